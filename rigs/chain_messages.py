@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 
 from stagepost.chain.accounts import WORKCHAIN
@@ -18,6 +19,11 @@ def address(kind: ContractKind, number: int = 0, first_bits: int | None = None) 
     return first + middle[1:31] + bytes([kind])
 
 
+def expires_soon_s() -> int:
+    """Return a second ten to twenty minutes ahead, the same one for ten minutes: equal messages have equal ids."""
+    return int(time.time()) // 600 * 600 + 1_200
+
+
 def external(
     account: bytes, body: bytes, salt: int = 0, expires_at_s: int = NEVER, workchain: int = WORKCHAIN
 ) -> ExternalMessage:
@@ -29,5 +35,5 @@ def a_transfer(source: bytes, to: bytes, amount: int, salt: int = 0) -> External
     return external(source, transfer_body(to, amount, salt), salt)
 
 
-def some_primes(number: int, up_to: int = 10, salt: int = 0) -> ExternalMessage:
-    return external(address(ContractKind.SUM_OF_PRIMES, number), primes_body(up_to), salt)
+def some_primes(number: int, up_to: int = 10, salt: int = 0, expires_at_s: int = NEVER) -> ExternalMessage:
+    return external(address(ContractKind.SUM_OF_PRIMES, number), primes_body(up_to), salt, expires_at_s)

@@ -72,6 +72,10 @@ class Orders(msgspec.Struct):
     keeps_all: bool = True
 
 
+MESSAGES_LIVE_S = 1_500
+"""Seconds after the genesis at which messages of a run expire; longer than any run."""
+
+
 def network_genesis(size: int, time_ms: int, lifetime_ms: int) -> Genesis:
     keys = [public_key_of(number) for number in range(size)]
     members = tuple(SetMember(key, sha256(key).digest()) for key in keys)
@@ -81,6 +85,11 @@ def network_genesis(size: int, time_ms: int, lifetime_ms: int) -> Genesis:
         shard_lifetime_ms=lifetime_ms,
     )
     return Genesis("processes", time_ms, configuration)
+
+
+def numbered_message(number: int, genesis_ms: int) -> ExternalMessage:
+    """Return a message that all processes of a network make alike."""
+    return some_primes(number, salt=number, expires_at_s=genesis_ms // 1_000 + MESSAGES_LIVE_S)
 
 
 class Pool:
@@ -94,9 +103,6 @@ class Pool:
         self.blocks: dict[BlockId, None] = {}
         """Final ones that hold messages."""
 
-    def add(self, number: int) -> None:
-        self.add_external(some_primes(number, salt=number))
-
     def add_external(self, message: ExternalMessage) -> None:
         self.offered[message.message_id] = message
         if message.message_id not in self.included:
@@ -104,6 +110,9 @@ class Pool:
 
     def has_messages(self, session: LedgerSession) -> bool:
         return bool(self.take(session))
+
+    def has_expired(self, session: LedgerSession, after_ms: int, until_ms: int) -> bool:
+        return False
 
     def take(self, session: LedgerSession) -> Sequence[ExternalMessage]:
         held = {message_id for ids in self.candidates.values() for message_id in ids}
@@ -235,7 +244,7 @@ class ChainNode:
         await self.listener.close()
 
     def add_message(self, number: int) -> None:
-        self.add_external(some_primes(number, salt=number))
+        self.add_external(numbered_message(number, self.validator.follower.genesis.time_ms))
 
     def add_external(self, message: ExternalMessage) -> None:
         self.pool.add_external(message)

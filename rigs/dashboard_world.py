@@ -113,9 +113,10 @@ class DashboardWorld:
             steps.append((who, Accepted(Level.COLLATOR, block(17)), 236 + 7 * who + delay_ms))
             steps.append((who, Accepted(Level.SHARDCHAIN, block(17)), 527 + 9 * who + 2 * delay_ms))
         steps.append((FULL_NODE, Accepted(Level.MASTERCHAIN, block(17), master(234)), 1_230 + 3 * delay_ms))
-        return self.tell(
-            name, steps, begin_ms=begin_ms, headers={"dmq_id": "d1" * 32, "delivery_id": "de" * 32}
-        )
+        headers = {
+            kind: sha256(f"{kind} of {name}".encode()).hexdigest() for kind in ("dmq_id", "delivery_id")
+        }
+        return self.tell(name, steps, begin_ms=begin_ms, headers=headers)
 
     def rejected(
         self, name: str = "rejected", begin_ms: int | None = None, reason: str = "contract error 52"

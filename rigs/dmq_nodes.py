@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from stagepost.dmq.node.config import NodeConfig
+from stagepost.dmq.node.dialler import SrvLookup
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.profiles import DMQ_NODE, Profile
@@ -15,6 +16,7 @@ from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.network import Network
+from stagepost.ground.net.srv_lookup import look_up_srv
 from stagepost.ground.signatures.verifier import InlineVerifier, valid_messages_memory
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, local_address
@@ -45,6 +47,7 @@ class NodeFactory:
     configs: Mapping[str, NodeConfig]
     pools: SimulatedPools
     memory: BoundedCache[bytes, bool] = field(default_factory=valid_messages_memory)
+    look_up: SrvLookup = look_up_srv
 
     def __call__(
         self, name: str, network: Network, clock: Clock, store: MemoryStore, random: Random
@@ -57,4 +60,5 @@ class NodeFactory:
             pools=self.pools,
             verifier=InlineVerifier(self.memory),
             random=random,
+            look_up=self.look_up,
         )

@@ -18,7 +18,7 @@ from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home
 from stagepost.topics.kafka.access import KafkaAccess, Secret
 from stagepost.topics.kafka.admin import BrokerDesk, KafkaSettings, TopicPlan, require_client
-from stagepost.topics.kafka.jars import Artifacts, default_folder, fetch_jars
+from stagepost.topics.kafka.jars import OF_KAFKA, Artifacts, default_folder, fetch_jars
 
 USER, PASSWORD = "alice", "open sesame"
 WEAK_USER, WEAK_PASSWORD = "mallory", "let me in"
@@ -37,7 +37,7 @@ def broker_tools() -> Tools:
     try:
         require_client()
         java = find_java_home(os.environ, cache_folder()) / "bin" / "java"
-        for artifacts in Artifacts:
+        for artifacts in OF_KAFKA:
             fetch_jars(artifacts, default_folder(os.environ), os.environ)
         return Tools(java, fetch_jars(Artifacts.BROKER, default_folder(os.environ), os.environ))
     except ConfigError as error:

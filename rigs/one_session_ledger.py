@@ -32,6 +32,9 @@ class OneSessionLedger:
     def dry_run(self, message: ExternalMessage, now_ms: int) -> str | None:
         return None
 
+    def holds_twin(self, message: ExternalMessage) -> bool:
+        return False
+
     def holds(self, message: ExternalMessage) -> bool:
         return False
 

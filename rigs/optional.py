@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust"})
+OPTIONAL_THINGS = frozenset({"atheris", "browser", "go", "java", "kafka", "rust", "spin"})
 
 
 def required_things() -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rigs.kafka_world import WorldBroker
 
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
+LONG_GROUPS = ("kafka", "devnet", "pipeline", "storms", "hostile", "browser")
+"""Groups that take minutes, longest first. They are begun first, so that none of them runs alone at the end."""
 
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
@@ -34,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = required_things() - OPTIONAL_THINGS
     if unknown:
         raise pytest.UsageError(f"STAGEPOST_REQUIRE: {sorted(unknown)} not among {sorted(OPTIONAL_THINGS)}")
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # by number of tests, which says little of their length
     # Settled before Hypothesis reads the option. Workers get only the command line's options, so they are told.
     told = getattr(config, "workerinput", {}).get("run_seed")
     if config.option.hypothesis_seed is None:
@@ -54,10 +59,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.nodeid.partition("[")[0].partition("@")[0]
         if name in slow or item.get_closest_marker("xdist_group") is not None:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return the place of a test's group: long groups, then the others, then tests without a group."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark is None:
+        return len(LONG_GROUPS) + 1
+    return LONG_GROUPS.index(mark.args[0]) if mark.args[0] in LONG_GROUPS else len(LONG_GROUPS)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tests of a group share what is dear to start; that they are run together has gone wrong silently before."""
+    """Refuse to run tests of a group apart: they share what is dear to start, and it has gone wrong silently before.
+
+    Ten thousand collected tests are millions of objects that live to the end. Exempt, they cost nothing in each of the
+    hundreds of garbage collections that tests ask for.
+    """
+    gc.collect()
+    gc.freeze()
     if getattr(session.config.option, "loadgroup", False):
         apart = [
             item.nodeid

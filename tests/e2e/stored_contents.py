@@ -21,11 +21,12 @@ from stagepost.delivery.stores.outbox import DeadLetter, OutboxRecord
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
 from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.message_store import StoredPool
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.full_node.known_sets import sets_document
 from stagepost.pipeline.sources.checkpoint_fit import require_fitting_checkpoint
+from stagepost.pipeline.tables.delta import held_files, open_table
 from stagepost.pipeline.tables.manifest import STATE
 from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.tables.reader import TABLES, Reader
@@ -81,7 +82,7 @@ def dmq_contents(folder: Path) -> Values:
     return asyncio.run(read())
 
 
-def _dmq_message(entry: Entry) -> Values:
+def _dmq_message(entry: MempoolEntry) -> Values:
     message = entry.message
     return {
         "index": entry.index,
@@ -352,7 +353,8 @@ def tables_contents(folder: Path) -> Values:
                 tables[name] = _counted(reader.table(name))
         verdicts = {row["message_id"]: row["verdict"] for row in reader.table("messages")}
         manifest = reader.manifest
-        states = [_counted(reader.sql(_all_of(folder / name))) for name in manifest.files(STATE)]
+        state = open_table(reader.store, STATE, manifest.versions[STATE])
+        states = [_counted(reader.sql(_all_of(folder / STATE / one.path))) for one in held_files(state)]
     finally:
         reader.close()
     for stream in manifest.stream_batches:
@@ -362,9 +364,8 @@ def tables_contents(folder: Path) -> Values:
         "states": states,
         "verdicts": dict(sorted(verdicts.items())),
         "stream_batches": manifest.stream_batches,
-        "batches": len(manifest.batches),
-        "rows": sum(batch.rows for batch in manifest.batches),
-        "counted": manifest.counted,
+        "rows": manifest.total.rows,
+        "counted": manifest.total.counted,
         "checkpoint": _checkpoint(folder / CHECKPOINT_FOLDER),
     }
 

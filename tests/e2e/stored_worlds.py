@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
@@ -145,7 +146,7 @@ UNFINISHED, FURTHER = 20, 21
 
 def external_message(number: int, kind: ContractKind = ContractKind.SUM_OF_PRIMES) -> bytes:
     account = account_of(b"stores", number % ACCOUNTS)[:-1] + bytes([kind])
-    return CanonicalMessage(account, primes_body(2 + number)).encode()
+    return CanonicalMessage(account, primes_body(2 + number), expires_soon_s()).encode()
 
 
 # Topics

@@ -24,12 +24,14 @@ from stagepost.cli import main as command  # noqa: E402  # below what may be abs
 from stagepost.delivery.status import DeliveryStatus  # noqa: E402
 from stagepost.delivery.stores.reading import read_outbox  # noqa: E402
 from stagepost.dmq.keys.pool_keys import make_keys  # noqa: E402
+from stagepost.web.access.security import hash_of  # noqa: E402
 from stagepost.web.access.settings import WebSettings  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402
 from tests.worlds.delivery.outbox_records import a_dead, a_record, an_id, filled  # noqa: E402
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT  # noqa: E402
 from tests.worlds.dmq.background_node import a_status, node_in_background, status_page  # noqa: E402
 
+TOKEN = "a token of this run"
 NOW_MS = 1_750_000_900_000
 
 
@@ -63,6 +65,22 @@ def test_it_says_where_it_is_serves_and_ends_on_a_signal(tmp_path: Path) -> None
         with client.stream("GET", "/api/v1/stream"):
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
+
+
+def test_a_start_without_a_token_shows_a_link_that_may_act(tmp_path: Path) -> None:
+    """A process of another user can read and not act; whoever has the link may. The link is for this run alone."""
+    links = []
+    for _ in range(2):
+        with serving(tmp_path) as (process, address), httpx.Client(base_url=address, timeout=60) as client:
+            assert process.stderr is not None
+            links.append(process.stderr.readline().split()[-1])
+            assert client.get("/queues").status_code == 200
+            assert client.post("/api/v1/queues/flush").status_code == 403
+            token = links[-1].partition("token=")[2]
+            shown = {"Authorization": f"Bearer {token}"}
+            assert client.post("/api/v1/queues/flush", headers=shown).status_code == 503  # there is no outbox
+            assert client.get(links[-1]).status_code == 303
+    assert links[0].partition("=")[2] != links[1].partition("=")[2]
 
 
 @pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--certificate", "c.pem")])
@@ -130,13 +148,15 @@ def test_what_waits_is_flushed_and_what_failed_replayed_from_the_page(tmp_path: 
     make_keys(tmp_path / "alice", start_kes_period=0, issue_number=0)
     path = tmp_path / "run" / "node.socket"
     status = json.dumps(a_status()).encode()
-    settings = WebSettings(tmp_path, keys=tmp_path / "alice")
+    settings = WebSettings(tmp_path, keys=tmp_path / "alice", token_hash=hash_of(TOKEN), open_reading=True)
     with (
         node_in_background(path) as node,
         status_page(tmp_path, lambda _: (200, status), socket=str(path)),
         served(settings) as server,
         httpx.Client(base_url=server.base, timeout=120) as client,
     ):
+        assert "actions need the token" in client.get("/queues").text
+        client.get("/login", params={"token": TOKEN})
         word = form_word(client.get("/queues").text)
         page = client.post("/queues/flush", data={"form_word": word})
         assert page.status_code == 200
@@ -164,9 +184,10 @@ def test_each_copy_of_a_message_that_failed_twice_is_replayed_from_the_page(tmp_
     with (
         node_in_background(path) as node,
         status_page(tmp_path, lambda _: (200, status), socket=str(path)),
-        served(WebSettings(tmp_path, keys=tmp_path / "alice")) as server,
+        served(WebSettings(tmp_path, keys=tmp_path / "alice", token_hash=hash_of(TOKEN))) as server,
         httpx.Client(base_url=server.base, timeout=120) as client,
     ):
+        client.get("/login", params={"token": TOKEN})
         page = client.get("/queues").text
         names = re.findall(r'name="delivery_id" value="([^"]+)"', page)
         assert names == [f"{an_id(1).hex()}@{place}" for place in (2, 1)]

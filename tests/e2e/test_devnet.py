@@ -90,7 +90,7 @@ def test_without_messages_it_runs_until_it_is_stopped(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "devnet ready" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.communicate()

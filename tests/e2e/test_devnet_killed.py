@@ -11,12 +11,14 @@ import pytest
 from stagepost.cli import main as command
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.log.file_topic import open_topic
+from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof_file
 from stagepost.trace.reading import topic_records
+from tests.worlds.chain.proved_chain import second
 from tests.worlds.devnet.devnet_runs import devnet
 
 pytestmark = pytest.mark.xdist_group("devnet")
 
-RUNS = 5
+RUNS = 3
 MESSAGES = 40
 
 
@@ -43,5 +45,10 @@ def test_sums_are_exact_although_members_are_killed_and_one_is_dishonest(
         record.key for record in topic_records(data) if json.loads(record.value or b"")["kind"] == "Finalized"
     ]
     assert len(finals) == len(set(finals)) == MESSAGES
+    trusted, _ = second.read_genesis((data / GENESIS_FILE).read_bytes())
+    for message_id in finals:
+        proof = kept_proof_file(data, bytes.fromhex(message_id or ""))
+        assert proof is not None, f"{message_id} is final, and there is no proof"
+        assert second.verify(proof, trusted, None)["kind"] == "executed"
     assert open_topic(data, STATUSES_TOPIC).partitions == 1
     assert command.run(["topic", "check", STATUSES_TOPIC, "--data", str(data)]) == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.devnet.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
@@ -79,7 +80,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def write(data: Path, number: int) -> str:
-    message = CanonicalMessage(ACCOUNT, primes_body(number)).encode()
+    message = CanonicalMessage(ACCOUNT, primes_body(number), expires_soon_s()).encode()
     message_id = read_message(message, takes_cells=False).external.message_id.hex()
     writer = create_topic(data, MESSAGES_TOPIC).writer()
 
@@ -130,4 +131,4 @@ def test_a_key_that_is_no_member_is_refused_before_anything_starts(tmp_path: Pat
         [*COMMAND, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=WITHIN_S
     )
     assert done.returncode == 2
-    assert "no member of the network" in done.stderr
+    assert "is not the key of a member of the network" in done.stderr

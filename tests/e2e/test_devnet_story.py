@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body, sum_in
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
@@ -63,7 +64,7 @@ def test_a_message_goes_from_a_programs_hand_to_finality(
 async def _story(
     folder: Path, data: Path, critical: str, first: NodeProcess, second: NodeProcess
 ) -> tuple[str, bytes]:
-    message = CanonicalMessage(ACCOUNT, primes_body(100)).encode()
+    message = CanonicalMessage(ACCOUNT, primes_body(100), expires_soon_s()).encode()
     book = StatusBook()
     config = ReliablePublisherConfig(
         enable_ack=True, critical_peers=(critical,), max_retries=20, ack_timeout=2.0

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.devnet.devnet import DevnetPlan, devnet
@@ -28,6 +29,7 @@ from stagepost.ground.files.running_nodes import FullNodeFacts, find_full_node, 
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.log.file_topic import TOPICS_FOLDER, open_topic
+from stagepost.trace.kept_proofs import kept_proof
 from tests.hostile.bad_disks import small_filesystem
 from tests.hostile.disk_shim import FOR_EVER, Calls, DiskControl, NotToBeHad
 
@@ -99,7 +101,7 @@ class Node:
         self._http = facts.http.removeprefix("http://")
 
     async def post(self, number: int) -> tuple[int, dict[str, Any]]:
-        message = CanonicalMessage(ACCOUNT, primes_body(number)).encode()
+        message = CanonicalMessage(ACCOUNT, primes_body(number), expires_soon_s()).encode()
         return await asyncio.to_thread(_ask, self._http, "/api/v1/messages", message)
 
     async def readiness(self) -> tuple[int, dict[str, Any]]:
@@ -252,16 +254,15 @@ async def _says(node: Node, **wanted: int) -> bool:
 
 async def _followers_hear_what_is_on_disk(node: Node) -> None:
     held = {receipt.to_json() for receipt in node.on_disk()}
-    final = {one.message_id for one in node.on_disk() if one.kind.name == "Finalized"}
     client = ExternalMessages(node.facts)
     for number in range(3, 8):
-        message = sha256(CanonicalMessage(ACCOUNT, primes_body(number)).encode()).digest()
+        message = sha256(CanonicalMessage(ACCOUNT, primes_body(number), expires_soon_s()).encode()).digest()
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 async for progress in client.follow(message):
                     told = {Receipt.from_json(one.value or b"").to_json() for one in progress.records}
                     assert told <= held
-                    assert message in final or not progress.has_ended
+                    assert not progress.has_ended or kept_proof(node.data, message) is not None
     await client.close()
 
 

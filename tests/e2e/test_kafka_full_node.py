@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rigs.chain_messages import address
+from rigs.chain_messages import address, expires_soon_s
 from rigs.kafka_world import WorldBroker, seen_by_another_library
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("kafka")
 
 KILLS = 2
 MESSAGES = [
-    CanonicalMessage(address(ContractKind.SUM_OF_PRIMES, 1), primes_body(number)).encode()
+    CanonicalMessage(address(ContractKind.SUM_OF_PRIMES, 1), primes_body(number), expires_soon_s()).encode()
     for number in range(2, 8)
 ]
 

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from rigs.kafka_world import WorldBroker
+from rigs.object_storage import object_storage
 from stagepost.devnet.devnet import devnet
 from stagepost.devnet.messages import StatusBook
+from stagepost.errors import ConfigError
 from stagepost.pipeline.schemas import TABLES
+from stagepost.pipeline.sources.kafka import refuse_kafka_checkpoint
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic
@@ -65,7 +69,7 @@ def test_tables_from_the_broker_equal_those_from_the_log_row_for_row_after_a_kil
     assert killed.returncode == KILLED, killed.stderr[-2_000:]
     manifest = read_manifest(tmp_path / "kafka")
     assert manifest is not None
-    taken = sum(batch.rows for batch in manifest.batches)
+    taken = manifest.total.rows
     ended = run_driver(tmp_path, access, topic, sets, data=data)
     assert ended.returncode == 0, ended.stderr[-2_000:]
 
@@ -77,3 +81,15 @@ def test_tables_from_the_broker_equal_those_from_the_log_row_for_row_after_a_kil
     for table in TABLES:
         assert table_rows(tmp_path / "kafka", table) == table_rows(tmp_path / "local", table), table
     assert len(table_rows(tmp_path / "kafka", "messages")) >= MESSAGES
+
+    # The same into object storage, where no checkpoint and no folder says what was read.
+    with object_storage() as storage:
+        stored = TableStore.at(storage.address("kafka"), storage.options)
+        cut = run_driver(tmp_path, access, topic, sets, point="after write", out=stored)
+        assert cut.returncode == KILLED, cut.stderr[-2_000:]
+        whole = run_driver(tmp_path, access, topic, sets, out=stored)
+        assert whole.returncode == 0, whole.stderr[-2_000:]
+        for table in ("messages", "receipts", "quarantine"):
+            assert table_rows(stored, table) == table_rows(tmp_path / "local", table), table
+        with pytest.raises(ConfigError, match="follow topics of a Kafka broker"):
+            refuse_kafka_checkpoint(stored)

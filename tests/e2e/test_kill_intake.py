@@ -19,7 +19,7 @@ from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.outcome import Accepted, Outcome
-from stagepost.dmq.validation import Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, rules_for
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.signatures.verifier import Verifier
 from tests.worlds.dmq.pool_signers import KnownPools, Signer
@@ -46,7 +46,7 @@ class Node:
         self.store = SqliteStore(folder / "messages.sqlite")
         self.mempool = Mempool()
         self.verifier = Verifier()
-        validator = Validator(rules_for(42), KnownPools())
+        validator = MessageValidator(rules_for(42), KnownPools())
         self.intake = Intake(validator, self.mempool, self.store, SystemClock(), verifier=self.verifier)
         self.restored = self.intake.restore()
 

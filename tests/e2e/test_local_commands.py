@@ -116,7 +116,7 @@ def test_commands_find_the_node_and_a_kill_loses_and_repeats_nothing(folder: Pat
         assert stagepost(folder, "peers") == []
         levels = {finding["part"]: finding["level"] for finding in stagepost(folder, "check", status=1)}
         # Nobody hears a node without peers.
-        assert levels == {"node": "warning", "mempool": "ok", "keys": "ok"}
+        assert levels == {"health": "warning", "node": "warning", "mempool": "ok", "keys": "ok"}
 
         listener = subprocess.Popen(
             [*COMMAND, "listen", "--count", "4", "--json"],
@@ -129,7 +129,7 @@ def test_commands_find_the_node_and_a_kill_loses_and_repeats_nothing(folder: Pat
         heard = [json.loads(listener.stdout.readline())["message_id"] for _ in range(3)]
         node.kill()
         node.wait(START_TIMEOUT_S)
-        assert stagepost(folder, "check", status=2)[0]["level"] == "critical"
+        assert stagepost(folder, "check", status=3)[0]["level"] == "unknown"
 
     with running_node(folder):
         (after,) = stagepost(folder, "send", "after the kill", "--keys", "keys")

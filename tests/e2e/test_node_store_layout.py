@@ -84,7 +84,7 @@ def test_a_store_that_an_earlier_start_left_aside_is_not_passed_over(tmp_path: P
 
         said = refused(node)
         assert f"{path.name}.damaged-1, {path.name}.damaged-1-wal lies in its folder" in said
-        assert f"rename what is left of the store back to {path.name}" in said
+        assert f"rename the remaining file back to {path.name}" in said
         assert store_files(node) == aside
 
         for end in ("", "-wal"):

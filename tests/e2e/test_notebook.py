@@ -58,11 +58,11 @@ def test_every_cell_runs_and_the_message_becomes_final(
         if "image/svg+xml" in output.get("data", {})
     ]
     assert len(drawings) == 1
-    assert all(f"V{number}" in drawings[0] for number in range(1, 5))
+    assert all(f"validator-{number}" in drawings[0] for number in range(1, 5))
 
 
 def test_every_example_is_run_by_some_test() -> None:
-    texts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
     examples = [path.name for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".ipynb")]
     assert len(examples) >= 5
     assert [name for name in examples if name not in texts] == []

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,19 @@ from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.names import PROOFS, STATUSES
 from stagepost.topics.topic import Record
+from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof_file
+from tests.worlds.chain.proved_chain import second
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
 from tests.worlds.ground.waiting import WITHIN_S, wait_until
 from tests.worlds.pipeline.pipeline_devnet import play
-from tests.worlds.pipeline.pipeline_oracle import recompute
+from tests.worlds.pipeline.pipeline_oracle import End, recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 from tests.worlds.topics.topic_records import a_writer, append_now
 
-pytestmark = pytest.mark.xdist_group("devnet")
+pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
 MESSAGES = 30
 COUNTER = re.compile(r'^stagepost_pipeline_(\w+)\{(?:table|reason)="(\w+)"\} ([0-9.]+)$', re.MULTILINE)
@@ -105,6 +107,18 @@ def messages_of(folder: Path) -> dict[str, Any]:
         reader.close()
 
 
+def ends_of(data: Path, message_ids: Iterable[str]) -> dict[str, list[End]]:
+    """Return the ends that the kept proofs show, as the single-file verifier finds them."""
+    trusted, _ = second.read_genesis((data / GENESIS_FILE).read_bytes())
+    ends: dict[str, list[End]] = {}
+    for name in message_ids:
+        kept = kept_proof_file(data, bytes.fromhex(name))
+        if kept is not None:
+            found = second.verify(kept, trusted)
+            ends[name] = [End(found["kind"], found["block"], found.get("executed_as") or "")]
+    return ends
+
+
 def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_and_backfilled(
     tmp_path: Path, run_seed: int
 ) -> None:
@@ -118,18 +132,25 @@ def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_
     with pipeline_run(tmp_path, *options, "--every", "1s", "--metrics-port", "0", "--json") as running:
         asyncio.run(play(data, MESSAGES, run_seed))
         end = open_topic(data, STATUSES).reader().end_offset(0)
+        proofs = open_topic(data, PROOFS).reader().end_offset(0)
         wait_for(lambda: "RECEIPT_SOURCE" in counts(taken(out))["reasons"], running, log)
         (tmp_path / "sets.new").write_bytes((data / "validator-sets.json").read_bytes())
         (tmp_path / "sets.new").replace(sets)
         wait_for(
-            lambda: counts(taken(out))["rows"] == end and not counts(taken(out))["quarantined"], running, log
+            lambda: (
+                counts(taken(out))["rows"] == end
+                and not counts(taken(out))["quarantined"]
+                and taken(out).total.other_rows == proofs
+            ),
+            running,
+            log,
         )
         told = re.search(r"metrics at (http://\S+)", log.read_text())
         assert told is not None
         with urllib.request.urlopen(told[1], timeout=30) as answer:
             found = COUNTER.findall(answer.read().decode())
         counters = {(name, label): float(value) for name, label, value in found}
-        assert counters["rows_total", "records"] == end
+        assert counters["rows_total", "records"] == end + proofs
         assert counters["quarantined_rows_total", "RECEIPT_SOURCE"] > 0
         running.send_signal(signal.SIGTERM)
         assert running.stdout is not None
@@ -142,10 +163,12 @@ def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_
     right = json.loads(sets.read_bytes())
     manifest = taken(out)
     assert manifest.reports is not None
-    expected = recompute(lines_of(data), right, as_of_ms=manifest.reports.as_of_ms)
+    ends = ends_of(data, messages_of(out))
+    expected = recompute(lines_of(data), right, as_of_ms=manifest.reports.as_of_ms, ends=ends)
     assert messages_of(out) == expected.messages
     verdicts = [row["verdict"] for row in expected.messages.values()]
     assert sorted(set(verdicts)) == ["finalized", "rejected_by_fullnode"]
+    assert len(ends) == verdicts.count("finalized"), "each has a proof that the single-file verifier accepts"
     assert len(verdicts) == MESSAGES
     kinds = {json.loads(json.loads(line)["value"])["kind"] for line in lines_of(data)}
     assert "IgnoredByCollator" in kinds, "some were given back to the queue"
@@ -172,7 +195,7 @@ def _compare_stream_and_backfill(
     from stagepost.pipeline.stream import StreamOptions, follow
 
     manifest = follow(spark, StreamOptions(data, sets, out, is_once=True))
-    expected = recompute(lines_of(data), right)
+    expected = recompute(lines_of(data), right, ends=ends_of(data, messages_of(out)))
     assert messages_of(out) == expected.messages
     found = counts(manifest)
     assert (found["rows"], found["counted"], found["repeated"], found["quarantined"]) == (
@@ -182,8 +205,11 @@ def _compare_stream_and_backfill(
         1,
     )
     topics = Topics({"path": str(data)})
+    genesis = (data / GENESIS_FILE).read_bytes()
     surveyed = survey_topics(place_of(topics.options), None)
     for what in (Evaluated.ALL, Evaluated.MESSAGES):  # a range that is in already changes nothing
-        evaluation = Evaluation(what=what)
-        assert counts(backfill_range(spark, topics, surveyed, sets.read_bytes(), again, evaluation)) == found
+        filled = backfill_range(
+            spark, topics, surveyed, sets.read_bytes(), again, Evaluation(what=what), genesis=genesis
+        )
+        assert counts(filled) == found
     assert tables_of(again) == tables_of(out)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("devnet")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MESSAGES = 40
 
-_LANE = re.compile(r"^  (full node|V\d+)  .*$")
+_LANE = re.compile(r"^  (full node|program|peers|DMQ node|dmq-\d+|pool|validator-\d+) .*$")
 _TIMES = re.compile(r"\d+(?:\.\d+)? ?(?:ms|s|m)\b")
 _HEX = re.compile(r"\b[0-9a-f]{8,64}(?:…[0-9a-f]{6})?\b")
 _NUMBER = re.compile(r"\d[\d ]*(?=\D|$)")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rigs.chain_messages import expires_soon_s
 from stagepost.catchain.member import START_WAIT_S as QUEUE_START_WAIT_S
 from stagepost.chain.agreement.pacing import START_WAIT_S
 from stagepost.chain.contracts import ContractKind, primes_body
@@ -29,7 +30,7 @@ ACCOUNT = bytes(31) + bytes([ContractKind.SUM_OF_PRIMES])
 
 
 def ask(port: int, target: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", target)
         answer = connection.getresponse()
@@ -73,9 +74,13 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
             full_node_status(network.node, data, 0, message_timeout_ms=240_000) as full_port,
             validator_status(validator.running, folder, 0) as validator_port,
         ):
+            assert full_port is not None
+            assert validator_port is not None
             await network.ready()
             for number in range(MESSAGES):
-                network.full_node.submit(CanonicalMessage(ACCOUNT, primes_body(10 + number)).encode())
+                network.full_node.submit(
+                    CanonicalMessage(ACCOUNT, primes_body(10 + number), expires_soon_s()).encode()
+                )
             open_count = await asyncio.to_thread(
                 metric, full_port, "stagepost_remp_open_messages", shard="0:8000000000000000"
             )
@@ -112,6 +117,7 @@ async def _alone(data: Path) -> None:
         assert isinstance(first, HereValidator)
         assert first.running is not None
         async with validator_status(first.running, data / "validator-1", 0) as port:
+            assert port is not None
             # For longer than it listens where others answer.
             await asyncio.sleep(max(START_WAIT_S, QUEUE_START_WAIT_S) + 1.0)
             code, body = await asyncio.to_thread(ask, port, "/readyz")

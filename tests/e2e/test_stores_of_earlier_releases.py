@@ -7,34 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from stagepost.chain.node.reading import read_chain
+from stagepost.chain.node.store import open_chain_store
 from stagepost.cli.main import run
 from stagepost.delivery.identity import nonce_of_key
 from stagepost.delivery.stores.reading import check_outbox
 from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.delivery.transports.memory import MemoryNetwork
-from stagepost.devnet.devnet import devnet
-from stagepost.devnet.messages import StatusBook
+from stagepost.devnet.devnet import genesis_of
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Outcome, Reason, Rejected
-from stagepost.errors import ErrorCode
-from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.errors import ConfigError, ConfigFaults, ErrorCode
+from stagepost.full_node.network import load_network
+from stagepost.ground.storage.layout import StoreRefused
+from stagepost.ground.storage.owned_folder import LOCK_FILE
 from stagepost.topics.consumer import Consumer
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.topics.topic import Record
+from stagepost.validator.session_store import open_session_store
 from tests.e2e.stored_contents import (
     DATA,
     VECTORS,
     Values,
-    chain_contents,
     delivery_contents,
-    devnet_contents,
     dmq_contents,
     expected,
     private_copy,
@@ -42,7 +43,6 @@ from tests.e2e.stored_contents import (
     topics_contents,
 )
 from tests.e2e.stored_worlds import (
-    FURTHER,
     LISTENER,
     OPENED_AT_S,
     ORDERS,
@@ -56,12 +56,10 @@ from tests.e2e.stored_worlds import (
     STEADY,
     TOPIC,
     TOPIC_GROUP,
-    UNFINISHED,
     HandledMessages,
     brief_message,
     delivery_clock,
     expired_messages,
-    external_message,
     kept_messages,
     node_at,
     publisher_over,
@@ -240,49 +238,47 @@ async def check_delivery(data: Path, wanted: Values) -> None:
 # Validators and full nodes
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_row_of_validators_and_a_full_node_is_read(version: str, tmp_path: Path) -> None:
-    data, wanted = opened(version, "devnet", tmp_path)
-
-    found = devnet_contents(data)
-
-    assert found == wanted
-    for member in (found["full_node"], *found["validators"].values()):
-        assert not member["chain"]["shown"]["damage"]
-    for validator in found["validators"].values():
-        assert validator["sessions"]["statements"]
-        assert not validator["sessions"]["damage"]
+BEFORE_NETWORK_VERSIONS = ("0.1",)
+"""Releases whose chains no later release continues."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_devnet_goes_on_and_ends_what_had_no_end(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def files_in(folder: Path) -> dict[str, str]:
+    """Return a digest of every file, without the locks that each start makes anew."""
+    return {
+        str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != LOCK_FILE
+    }
+
+
+@pytest.mark.parametrize("version", BEFORE_NETWORK_VERSIONS)
+def test_chains_and_sessions_from_before_network_versions_are_refused_whole(
+    version: str, tmp_path: Path
 ) -> None:
     data, wanted = opened(version, "devnet", tmp_path)
-    (statuses,) = wanted["full_node"]["topics"][STATUSES_TOPIC]["partitions"]
-    began_s = time.monotonic()
-    last_s = statuses["records"][-1]["timestamp_ms"] / 1_000
-    # Soon after its last status, so that the message without an end is still alive.
-    monkeypatch.setattr(time, "time", lambda: last_s + 1.0 + time.monotonic() - began_s)
-    book = StatusBook()
+    before = files_in(data)
+    genesis = genesis_of(PLAN, 0)
 
-    async def go_on() -> None:
-        async with devnet(PLAN, data, on_status=book) as network:
-            await network.ready(WITHIN_S)
-            further = network.full_node.submit(external_message(FURTHER))
-            unfinished = sha256(external_message(UNFINISHED)).digest()
-            await until(lambda: {further, unfinished} <= book.final)
+    for name in ("", *wanted["validators"]):
+        with pytest.raises(StoreRefused, match="before network version 1") as refused:
+            open_chain_store(data / name / "chain", genesis)
+        assert "data folder of its own" in (refused.value.advice or "")
+        if name:
+            with pytest.raises(StoreRefused, match="before network version 1"):
+                open_session_store(data / name / "sessions")
+    with pytest.raises(ConfigFaults, match="before network version 1"):
+        load_network(data / "network.json")
 
-    asyncio.run(go_on())
+    assert files_in(data) == before
+    with pytest.raises(StoreRefused, match="before network version 1"):
+        read_chain(data / "chain")
 
-    for name, member in (("", wanted["full_node"]), *wanted["validators"].items()):
-        before = member["chain"]
-        after = chain_contents(data / name / "chain")
-        assert after["shown"]["master_height"] > before["shown"]["master_height"]
-        assert not after["shown"]["damage"]
-    kept = wanted["full_node"]["chain"]["block_digests"]
-    assert chain_contents(data / "chain")["block_digests"][: len(kept)] == kept
+
+@pytest.mark.parametrize("version", BEFORE_NETWORK_VERSIONS)
+def test_topics_beside_a_refused_chain_stay_readable(version: str, tmp_path: Path) -> None:
+    data, wanted = opened(version, "devnet", tmp_path)
+
+    assert topics_contents(data) == wanted["full_node"]["topics"]
 
 
 # Topics
@@ -333,11 +329,21 @@ def test_a_group_goes_on_at_its_position_and_a_writer_at_the_end(version: str, t
 # Tables
 
 
+FORMER_TABLES = ("0.1",)
+"""Releases with tables in a format of their own, which one command takes over."""
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_table_is_read_and_its_checkpoint_fits(
+def test_every_table_is_read_and_its_checkpoint_fits_or_is_told_how_to_be_taken_over(
     version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, wanted = opened(version, "tables", tmp_path)
+
+    if version in FORMER_TABLES:
+        with pytest.raises(ConfigError, match="tables of a former release") as refused:
+            tables_contents(data)
+        assert "stagepost pipeline import" in refused.value.advice
+        return
 
     found = tables_contents(data)
 

@@ -18,7 +18,7 @@ from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.remote.client import RemoteTopics
 from tests.worlds.topics.topic_records import NAME, a_record, a_writer, append_now
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 TOKEN = "a token of many letters"
 
 
@@ -59,5 +59,5 @@ def test_an_address_for_everybody_is_refused_without_a_token(
 ) -> None:
     monkeypatch.delenv("STAGEPOST_TOKEN", raising=False)
     assert run(["topic", "serve", "--data", str(tmp_path), "--address", "0.0.0.0:0"]) == 2
-    assert "open to everybody" in capsys.readouterr().err
+    assert "without a token everybody" in capsys.readouterr().err
     assert run(["topic", "serve", "--data", str(tmp_path / "nowhere")]) == 2

@@ -77,7 +77,7 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.communicate(timeout=20)
+                process.communicate(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()

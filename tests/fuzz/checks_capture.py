@@ -7,8 +7,8 @@ from zlib import crc32
 
 from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.inspection.inspector import inspect_stream
-from stagepost.dmq.inspection.report import Report
-from stagepost.dmq.inspection.report import Verdict as ReportVerdict
+from stagepost.dmq.inspection.report import InspectionReport
+from stagepost.dmq.inspection.report import InspectionResult as ReportVerdict
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for
 from stagepost.errors import ConfigError
@@ -42,7 +42,7 @@ def check_capture(data: bytes) -> Verdict:
     return Verdict.ACCEPTED if clean else Verdict.REFUSED
 
 
-def _check_report(report: Report, data: bytes) -> None:
+def _check_report(report: InspectionReport, data: bytes) -> None:
     require(report.bytes_total == len(data), "the report is of another capture")
     require(
         (report.broken is not None) == (report.verdict is ReportVerdict.VIOLATION),

@@ -8,6 +8,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain import cell_messages
 from stagepost.chain.configuration import Configuration
@@ -17,7 +19,7 @@ from stagepost.chain.history import KeptBlock, KeptSessions
 from stagepost.chain.master_block import MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, PlanKind, decode_master_state
 from stagepost.chain.message_values import ReadMessage
-from stagepost.chain.messages import CanonicalMessage, read_message
+from stagepost.chain.messages import CanonicalMessage, MessageDraft, read_message
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState, decode_state
@@ -45,6 +47,7 @@ def _read_message(data: bytes) -> ReadMessage:
 _FORMS = (
     _Form("message", _read_message, lambda read: bytes(read.external.body)),
     _Form("canonical message", CanonicalMessage.decode, CanonicalMessage.encode),
+    _Form("draft", MessageDraft.decode, MessageDraft.encode),
     _Form("shard block", decode_shard_block, ShardBlock.encode),
     _Form("master block", decode_master_block, MasterBlock.encode),
     _Form("configuration", Configuration.decode, Configuration.encode),
@@ -74,7 +77,7 @@ def chain_samples() -> tuple[bytes, ...]:
     chain.shard_block(whole.session_id, [a_transfer(rich, poor, 5), some_primes(1)])
     at_ms = chain.now_ms + 3_000
     before = chain.ledger.master.configuration
-    changed = Configuration(before.current, a_set(3, "next", at_ms), shard_validators=2)
+    changed = msgspec.structs.replace(before, next=a_set(3, "next", at_ms), shard_validators=2)
     chain.master_block([Plan(PlanKind.SPLIT, whole.shard, at_ms)], changed)
     snapshot = snapshot_of(chain.ledger)
     (cells,) = json.loads(_CELLS.read_text())["items"]
@@ -82,6 +85,7 @@ def chain_samples() -> tuple[bytes, ...]:
         *(kept.encode() for kept in chain.kept.blocks()),
         *chain.payloads(),
         some_primes(1).body,
+        MessageDraft(rich, b"body", 60).encode(),
         bytes.fromhex(cells["boc"]),
         changed.encode(),
         chain.genesis.encode(),

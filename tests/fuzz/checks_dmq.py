@@ -17,7 +17,7 @@ from stagepost.ground.net import handshake
 from stagepost.ground.net.handshake import ProposeVersions
 from stagepost.ground.net.version_data import DMQ_NODE_V1, VersionShape, read_version_data, write_version_data
 from stagepost.ground.statemachine.spec import State
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from tests.fuzz.checks_wire import independent
@@ -37,7 +37,9 @@ def check_message(data: bytes) -> Verdict:
         require(message.raw == data == message.encode(), "the message does not keep its bytes")
         require(message.signed_bytes in data, "the signed bytes are not a piece of the message")
         # Without sizes the message is read item by item, so the two ways of reading check each other.
-        require(message == read_message(Reader(data), layouts, None), "the quick way reads another message")
+        require(
+            message == read_message(CborReader(data), layouts, None), "the quick way reads another message"
+        )
         other = independent(data)
         require(other is not None and other.end == len(data), "cbor2 refuses what was accepted")
         assert other is not None

@@ -16,6 +16,7 @@ from stagepost.remp.receipts import message_status
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt, read_receipt
 from stagepost.remp.receipts.receipt_fields import read_usual
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import parse_validator_sets
@@ -42,6 +43,7 @@ _FORMS = (
     _Form("query for a message", MessageQuery.decode, MessageQuery.encode),
     # Blocks may be listed that no receipt points at, or in another order than that of the receipts.
     _Form("combined receipt", CombinedReceipt.decode, CombinedReceipt.encode, is_unique=False),
+    _Form("statement", PacketStatement.decode, PacketStatement.encode),
     _Form("record", queue_records.decode_record, queue_records.encode_record),
     # Its number means nothing to a reader.
     _Form(
@@ -102,16 +104,23 @@ def remp_samples() -> tuple[bytes, ...]:
     receipts = [
         Receipt(ExternalMessageId(_OTHER), status, 1_900_000_000_000, _ONE).sign(_SEED) for status in statuses
     ]
+    links = StatementLink(_ONE, _OTHER, 1, bytes(32), _ONE), StatementLink(_ONE, _OTHER, 2, _ONE, _OTHER)
     records: tuple[queue_records.Record, ...] = (
         queue_records.Header(_ONE, _OTHER, 0, _ONE, _OTHER, 3, 77, 1_900_000_000_000),
+        queue_records.Header(
+            _ONE, _OTHER, 0, _ONE, _OTHER, 3, 77, 5, queue_records.HandOver(1_900_000_000_000, bytes(64))
+        ),
         queue_records.OlderHeader(_ONE, _OTHER, _ONE, 3, 77),
-        queue_records.Reject(_ONE, _OTHER, 77, "no such account"),
+        queue_records.RejectRecord(_ONE, _OTHER, 77, "no such account"),
         queue_records.Accept(_ONE, _OTHER, 77, _BLOCK_ID),
         queue_records.Digest(77, (queue_records.Ids(_ONE, _OTHER),), (queue_records.Ids(_OTHER, _ONE),)),
         queue_records.OlderDigest(77, (queue_records.Ids(_ONE, _OTHER),)),
+        queue_records.LinkChallenge(_ONE, links[1]),
+        queue_records.LinkAnswer(links[0]),
     )
+    totals = queue_records.Totals(1_900_000_000_000, 1, 3, 2_000)
     left, right = Dependency(2, 5, _ONE, bytes(64)), Dependency(2, 5, _OTHER, bytes(64))
-    payload = queue_records.encode_payload(records, 9)
+    payload = queue_records.encode_payload((totals, *records), 9)
     block = Block(_ONE, 2, 6, left, (right, Dependency(3, 1, _ONE)), bytes(64), payload)
     asked: tuple[queries.Query, ...] = (
         queries.GetBlock(_ONE),
@@ -133,7 +142,8 @@ def remp_samples() -> tuple[bytes, ...]:
         RempMessage(b"a message", _ONE, 1_900_000_000_000, bytes(64)).encode(),
         MessageBody(b"a message").encode(),
         MessageQuery(_ONE).encode(),
-        *map(queue_records.encode_record, records),
+        *map(queue_records.encode_record, (totals, *records)),
+        PacketStatement(_ONE, links).encode(),
         payload,
         block.encode(),
         *map(queries.encode_query, asked),

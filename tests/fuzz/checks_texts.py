@@ -1,8 +1,14 @@
-"""What must hold for what people hand in as text: key files and pool ids."""
+"""What must hold for what people hand in as text, key files, pool ids, genesis and peer files, and for a KES agent's key."""
 
 from __future__ import annotations
 
+import json
+from random import Random
+
 from stagepost.dmq import key_texts as text_envelope
+from stagepost.dmq.cardano.genesis import parse_genesis
+from stagepost.dmq.cardano.ledger_peers import RELAYS_MAX, srv_domains
+from stagepost.dmq.cardano.peer_snapshot import parse_peer_snapshot
 from stagepost.dmq.key_texts import (
     ColdSigningKey,
     ColdVerificationKey,
@@ -11,12 +17,16 @@ from stagepost.dmq.key_texts import (
     IssuedCertificate,
     KesVerificationKey,
 )
+from stagepost.dmq.keys.kes_agent import KEY_MESSAGE, read_key
+from stagepost.dmq.keys.kes_clock import schedule_of_genesis
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import bech32
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.crypto.pool_ids import format_pool_id, parse_pool_id
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import COLD_KEY, COLD_SEED, certificate, signing_key
+from tests.worlds.dmq.cardano_answers import vectors
+from tests.worlds.dmq.kes_agent import key_message
 
 # Late in its life a KES key holds few seeds, and so costs little to check: more inputs in the same time.
 _LATE_PERIOD = 60
@@ -27,6 +37,7 @@ def check_texts(data: bytes) -> Verdict:
     verdict = _check_envelope(data)
     for kind in text_envelope.KINDS.values():
         verdict = max(verdict, _check_envelope(_envelope(kind.type_name, data)))
+    verdict = max(verdict, _check_network_files(data), _check_agent_key(data))
     # The way arguments reach a program: bytes that are no text become lone surrogates.
     return max(verdict, _check_pool_id(data.decode("utf-8", "surrogateescape")))
 
@@ -39,6 +50,34 @@ def _check_envelope(text: bytes) -> Verdict:
         content = EvolvedSigningKey(content)  # the type line of other programs is for keys at period 0 alone
     again = text_envelope.decode(text_envelope.encode(content), source="again")
     require(text_envelope.encode(again) == text_envelope.encode(content), "the envelope says another thing")
+    return Verdict.ACCEPTED
+
+
+def _check_network_files(text: bytes) -> Verdict:
+    genesis = attempt(lambda: parse_genesis(text, "input"), len(text), ConfigError)
+    peers = attempt(lambda: parse_peer_snapshot(text, "input"), len(text), ConfigError)
+    if genesis is not None:
+        require(genesis.fault() is None, "a genesis that no network can have is taken")
+        schedule = schedule_of_genesis(genesis)
+        require(schedule.period_at(2e9) >= 0, "the genesis has no KES period")
+    if peers is not None:
+        require(
+            all(0 <= pool.stake <= 1 and len(pool.relays) <= RELAYS_MAX for pool in peers.pools),
+            "beyond limits",
+        )
+        require(len(srv_domains(peers, 20, Random(1))) <= 20, "more peers are drawn than were asked for")
+    return Verdict.REFUSED if genesis is None and peers is None else Verdict.ACCEPTED
+
+
+def _check_agent_key(data: bytes) -> Verdict:
+    if len(data) != KEY_MESSAGE.size:
+        return Verdict.REFUSED
+    found = attempt(lambda: read_key(data), len(data), ConfigError)
+    if found is None:
+        return Verdict.REFUSED
+    key, certificate = found
+    require(key.period == int.from_bytes(data[616:620], "big"), "the key is at another period than stated")
+    require(certificate.kes_verification_key == data[620:652], "the certificate names another key")
     return Verdict.ACCEPTED
 
 
@@ -72,6 +111,9 @@ def text_samples() -> tuple[bytes, ...]:
     return (
         *envelopes,
         *inner,
+        vectors("genesis-and-clock")["genesis_files"][2]["file_text"].encode(),
+        *(json.dumps(entry["file"]).encode() for entry in vectors("peer-snapshot-files")["files"]),
+        key_message(signing_key(_LATE_PERIOD), COLD_SEED)[1:],
         format_pool_id(pool_id).encode(),
         format_pool_id(pool_id).upper().encode(),
         pool_id.hex().encode(),

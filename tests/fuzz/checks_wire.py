@@ -19,7 +19,7 @@ from stagepost.ground.wire.cbor import (
     TEXT_STRING,
     TRUE,
     UNSIGNED,
-    Reader,
+    CborReader,
     write_array,
     write_boolean,
     write_bytes,
@@ -117,25 +117,25 @@ class _List(list[Any]):
 
 
 def _check_value(item: bytes, other: Independent | None) -> None:
-    tolerant = attempt(lambda: _read_value(Reader(item, any_width=True)), len(item))
+    tolerant = attempt(lambda: _read_value(CborReader(item, any_width=True)), len(item))
     if (tolerant is None) != (other is None):
         raise AssertionError(f"we read {tolerant!r}, cbor2 reads {other!r}")
     if tolerant is None or other is None:
         return
     require(repr(_plain(tolerant[0])) == repr(other.value), f"we read {tolerant[0]!r}, cbor2 {other.value!r}")
-    strict = attempt(lambda: _read_value(Reader(item)), len(item))
+    strict = attempt(lambda: _read_value(CborReader(item)), len(item))
     if strict is not None:
         require(_write_value(strict[0]) == item, "what was read strictly is written differently")
 
 
-def _read_value(reader: Reader) -> tuple[Any]:
+def _read_value(reader: CborReader) -> tuple[Any]:
     """A whole item through the reader's own methods, in a tuple since a value may be anything."""
     value = _value(reader)
     reader.finish("the item")
     return (value,)
 
 
-def _value(reader: Reader) -> Any:
+def _value(reader: CborReader) -> Any:
     initial = reader.peek()
     match initial >> 5:
         case major if major == UNSIGNED:

@@ -9,9 +9,11 @@ from stagepost.dmq.profiles import MiniProtocol
 from tests.fuzz import samples
 from tests.fuzz.checks_agreement import agreement_samples, check_agreement
 from tests.fuzz.checks_capture import capture_samples, check_capture
+from tests.fuzz.checks_cardano import cardano_samples, check_cardano
 from tests.fuzz.checks_chain import chain_samples, check_chain
 from tests.fuzz.checks_delivery import check_envelope, envelope_samples
 from tests.fuzz.checks_dmq import check_handshake, check_message, conversation_check, places
+from tests.fuzz.checks_mithril import check_mithril, mithril_samples
 from tests.fuzz.checks_remp import check_remp, remp_samples
 from tests.fuzz.checks_texts import check_texts, text_samples
 from tests.fuzz.checks_wire import check_cbor, check_mux, check_tl, tl_samples
@@ -57,6 +59,8 @@ _MAKERS: dict[str, Callable[[], Target]] = {
     "upkeep": lambda: _conversation(
         "upkeep", samples.upkeep_messages(), MiniProtocol.KEEP_ALIVE, MiniProtocol.PEER_SHARING
     ),
+    "cardano": lambda: Target("cardano", cardano_samples(), check_cardano),
+    "mithril": lambda: Target("mithril", mithril_samples(), check_mithril),
     "mux": lambda: Target("mux", samples.streams(), check_mux),
     "tl": lambda: Target("tl", tl_samples(), check_tl),
     "inspector": lambda: Target("inspector", capture_samples(), check_capture),
@@ -75,6 +79,7 @@ COMPARED_TARGETS = (
     "local-submission",
     "local-notification",
     "upkeep",
+    "cardano",
     "envelope",
 )
 

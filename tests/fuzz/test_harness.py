@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.ground.wire.cbor import Reader
+from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import ItemScanner
 from stagepost.ground.wire.mux_queues import Ingress
 from tests.fuzz import harness, mutate
@@ -21,26 +21,26 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def reads_past_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reader, "peek", lambda reader: reader.data[reader.offset])
+    patch.setattr(CborReader, "peek", lambda reader: reader.data[reader.offset])
 
 
 def accepts_what_is_left_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reader, "finish", lambda reader, what: None)
+    patch.setattr(CborReader, "finish", lambda reader, what: None)
 
 
 def believes_declared_lengths(patch: pytest.MonkeyPatch) -> None:
-    honest = Reader.argument
+    honest = CborReader.argument
 
-    def argument(reader: Reader, major: int, what: str) -> int:
+    def argument(reader: CborReader, major: int, what: str) -> int:
         length = honest(reader, major, what)
         room = bytearray(min(length, 1 << 24)) if major >= 2 else b""
         return length if room is not None else 0
 
-    patch.setattr(Reader, "argument", argument)
+    patch.setattr(CborReader, "argument", argument)
 
 
 def loses_high_bits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reader, "unsigned", lambda reader, bits, what: reader.argument(0, what) & 0xFF)
+    patch.setattr(CborReader, "unsigned", lambda reader, bits, what: reader.argument(0, what) & 0xFF)
 
 
 def stops_too_early(patch: pytest.MonkeyPatch) -> None:

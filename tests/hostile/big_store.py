@@ -10,7 +10,7 @@ import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.stored_messages import SqliteStore
 from tests.hostile.bad_disks import is_ready
@@ -95,7 +95,7 @@ async def _fill(path: Path, pools: list[Forger], records: int, say: Callable[[st
     now_ms = int(time.time() * 1_000)
     said_at = time.monotonic()
     for first in range(1, records + 1, GROUP):
-        group: list[Entry] = []
+        group: list[MempoolEntry] = []
         for place in range(first, min(first + GROUP, records + 1)):
             lives_s = LIVES_S[place // POOLS % len(LIVES_S)]
             made = message(
@@ -103,7 +103,7 @@ async def _fill(path: Path, pools: list[Forger], records: int, say: Callable[[st
                 body=os.urandom(BODY_BYTES),
                 expires_cbor=uint(now_ms // 1_000 + lives_s),
             )
-            group.append(Entry(place, DmqMessage.decode(made.raw), now_ms, PEER))
+            group.append(MempoolEntry(place, DmqMessage.decode(made.raw), now_ms, PEER))
         await store.put(group)
         if time.monotonic() - said_at > 10:
             said_at = time.monotonic()

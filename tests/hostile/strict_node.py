@@ -20,6 +20,8 @@ GRACE_S = 10.0
 PER_ADDRESS_MAX = 4
 HARD_MAX = 6
 MEMPOOL_MESSAGES_MAX = 6
+POOL_PERCENT = 34
+POOL_MESSAGES_MAX = MEMPOOL_MESSAGES_MAX * POOL_PERCENT // 100
 SETTINGS = f"""
 [node]
 min_sig_delay_s = 60.0
@@ -29,13 +31,24 @@ connections_hard = {HARD_MAX}
 mempool_messages = {MEMPOOL_MESSAGES_MAX}
 """
 
+WITHOUT_A_GAP = f"""
+[node]
+min_sig_delay_s = 0.0
+mempool_messages = {MEMPOOL_MESSAGES_MAX}
+mempool_pool_percent = {POOL_PERCENT}
+"""
+
 Scenario: TypeAlias = "Callable[[Victim, list[Forger], Guests], Awaitable[None]]"
 
 
 def against(
-    tmp_path: Path, scenario: Scenario, pools: int = 10, environment: Mapping[str, str] | None = None
+    tmp_path: Path,
+    scenario: Scenario,
+    pools: int = 10,
+    environment: Mapping[str, str] | None = None,
+    settings: str = SETTINGS,
 ) -> None:
-    (tmp_path / "stagepost.toml").write_text(SETTINGS)
+    (tmp_path / "stagepost.toml").write_text(settings)
     forgers = [Forger() for _ in range(pools)]
     stakes = write_stakes(tmp_path / "pools.json", [(forger, 1) for forger in forgers])
     victim = Victim(
@@ -106,6 +119,17 @@ async def more_comes_than_the_mempool_holds(victim: Victim, pools: list[Forger],
         assert answer[1][0] == OTHER
         assert answer[1][1].startswith("QUEUE_FULL: ")
     assert (await victim.status())["mempool"]["messages"] == MEMPOOL_MESSAGES_MAX
+
+
+async def one_pool_wants_the_whole_mempool(victim: Victim, pools: list[Forger], guests: Guests) -> None:
+    greedy, *others = pools
+    answers = [await submit(victim.target, message(greedy)) for _ in range(3 * MEMPOOL_MESSAGES_MAX)]
+    assert answers[:POOL_MESSAGES_MAX] == [[1]] * POOL_MESSAGES_MAX
+    for answer in answers[POOL_MESSAGES_MAX:]:
+        assert answer != [1], "a pool got more than its share"
+        assert answer[1][1].startswith("QUEUE_FULL: this pool has")
+    for other in others[: MEMPOOL_MESSAGES_MAX - POOL_MESSAGES_MAX]:
+        assert await submit(victim.target, message(other)) == [1], "another pool was refused"
 
 
 async def one_address_wants_all_connections(victim: Victim, pools: list[Forger], guests: Guests) -> None:

@@ -14,14 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.dmq.keys.kes_clock import KesClock, KesSchedule, kes_schedule_for
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.keys.signer import DmqSigner
-from stagepost.dmq.keys.signing_pair import KesSchedule, kes_schedule_for
 from stagepost.dmq.outcome import rejected
-from stagepost.dmq.validation import check_proof
+from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, check_proof
 from stagepost.errors import ErrorCode
+from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from tests.worlds.dmq.background_node import node_in_background
+from tests.worlds.dmq.cardano_answers import LedgerState
+from tests.worlds.dmq.cardano_node import PretendCardanoNode
 from tests.worlds.dmq.small_node import SmallNode
 
 MAGIC = NETWORK_MAGICS["mithril-preview"]
@@ -77,6 +80,13 @@ def public_schedule() -> KesSchedule:
     return schedule
 
 
+def preview_ledger(unix_s: float) -> LedgerState:
+    """The ledger of the network's cardano-node at that moment."""
+    start_s = int(public_schedule().slot_zero_unix_s)
+    epoch = int(unix_s - start_s) // 86_400
+    return LedgerState(2, start_s, epoch=epoch, epoch_s=86_400, period_slots=SLOTS_PER_KES_PERIOD)
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     """A pool of a public network whose certificate began some periods ago, as nearly every pool's has."""
@@ -90,14 +100,22 @@ def socket(tmp_path: Path) -> Path:
     return tmp_path / "run" / "node.socket"
 
 
-def test_a_thousand_signatures_across_a_border_of_periods_leave_the_folder_as_it_was(keys: Path) -> None:
+@pytest.mark.parametrize("source", ["table", "cardano-node"])
+def test_a_thousand_signatures_across_a_border_of_periods_leave_the_folder_as_it_was(
+    keys: Path, tmp_path: Path, source: str
+) -> None:
     schedule = public_schedule()
     border_s = schedule.slot_zero_unix_s + (schedule.period_at(time.time()) + 1) * schedule.period_s
     before = look_of(keys)
 
     async def scenario() -> set[int]:
         clock = SteppedClock(border_s - SIGNATURES / 2)
-        signer = DmqSigner(keys, schedule=schedule, clock=clock)
+        chain = PretendCardanoNode(preview_ledger(border_s))
+        asked = KesClock(
+            MAGIC, cardano_socket=tmp_path / "cardano.socket", cardano_magic=chain.magic, clock=clock
+        )
+        await chain.start(SocketNetwork(), tmp_path / "cardano.socket")
+        signer = DmqSigner(keys, schedule=schedule if source == "table" else asked, clock=clock)
         periods = set()
         for _ in range(SIGNATURES):
             clock.now_s += 1
@@ -108,6 +126,8 @@ def test_a_thousand_signatures_across_a_border_of_periods_leave_the_folder_as_it
                 assert look_of(keys) == before
             periods.add(message.kes_period)
         await signer.close()
+        await chain.stop()
+        assert (chain.connections > 0) is (source != "table")
         return periods
 
     periods = asyncio.run(scenario())

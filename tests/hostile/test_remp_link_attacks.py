@@ -48,7 +48,7 @@ from tests.worlds.remp.remp_links import MAGIC, SESSION, Heard, an_end, key_of, 
 
 ATTACKER, HONEST, VICTIM = 0, 1, 2
 OBJECT_BYTES_MAX = 66_535
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 INCARNATION = incarnation_of(SESSION, [key_id(key_of(index)) for index in range(3)])
 
 
@@ -58,7 +58,7 @@ class MemberAbove:
     def __init__(self, overlay: OverlayLinks) -> None:
         graph = Graph(INCARNATION, [key_of(index) for index in range(3)], GraphRules())
         self.overlay = overlay
-        self.member = Member(graph, VICTIM, seed_of(VICTIM), lambda: None, Random(1), 0.0)
+        self.member = Member(graph, VICTIM, seed_of(VICTIM), lambda is_due: None, Random(1), 0.0)
         self.withholds_answers = False
         self._replies: dict[int, Callable[[bytes], None]] = {}
 

@@ -8,12 +8,15 @@ import pytest
 
 from tests.hostile.planted import planted
 from tests.hostile.strict_node import (
+    SETTINGS,
+    WITHOUT_A_GAP,
     Scenario,
     against,
     an_address_breaks_a_rule_and_comes_again,
     more_comes_than_the_mempool_holds,
     one_address_wants_all_connections,
     one_pool_talks_too_much,
+    one_pool_wants_the_whole_mempool,
 )
 
 pytestmark = pytest.mark.xdist_group("storms")
@@ -25,6 +28,10 @@ def test_pool_that_talks_too_much_is_refused_and_others_are_not(tmp_path: Path) 
 
 def test_full_mempool_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
     against(tmp_path, more_comes_than_the_mempool_holds)
+
+
+def test_one_pool_gets_its_share_of_the_mempool_and_others_the_rest(tmp_path: Path) -> None:
+    against(tmp_path, one_pool_wants_the_whole_mempool, settings=WITHOUT_A_GAP)
 
 
 def test_one_address_gets_so_many_connections_and_no_more(tmp_path: Path) -> None:
@@ -66,6 +73,7 @@ FORGETS_MISDEEDS_AT_THE_END_OF_A_CONNECTION = """
         pytest.param(
             NO_LIMIT_ON_THE_MEMPOOL, more_comes_than_the_mempool_holds, id="no limit on the mempool"
         ),
+        pytest.param(NO_LIMIT_ON_THE_MEMPOOL, one_pool_wants_the_whole_mempool, id="no share of the mempool"),
         pytest.param(NO_LIMIT_PER_ADDRESS, one_address_wants_all_connections, id="no limit per address"),
         pytest.param(
             FORGETS_MISDEEDS_AT_THE_END_OF_A_CONNECTION,
@@ -75,5 +83,6 @@ FORGETS_MISDEEDS_AT_THE_END_OF_A_CONNECTION = """
     ],
 )
 def test_a_defect_planted_in_a_limit_is_noticed(tmp_path: Path, code: str, scenario: Scenario) -> None:
+    settings = WITHOUT_A_GAP if scenario is one_pool_wants_the_whole_mempool else SETTINGS
     with pytest.raises(AssertionError):
-        against(tmp_path, scenario, environment=planted(tmp_path / "defect", code))
+        against(tmp_path, scenario, environment=planted(tmp_path / "defect", code), settings=settings)

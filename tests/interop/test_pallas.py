@@ -1,8 +1,9 @@
-"""Real nodes and clients of ours against pallas-network, which knows the local protocols only."""
+"""Real nodes and clients of ours against pallas-network, which knows the local protocols and plays a cardano-node."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from rigs.peer_builds import rust_program
+from stagepost.client import AsyncClient
+from stagepost.devnet.cardano_node import PretendLedger, pretend_cardano_node
+from stagepost.dmq.node.cardano_source import CardanoSource
+from stagepost.dmq.node.config import CardanoAccess
+from stagepost.dmq.outcome import Accepted
 from stagepost.endpoints import (
     ConnectionKind,
     LocalMessageNotificationClient,
@@ -20,6 +26,9 @@ from stagepost.endpoints import (
     initiate,
     profile_named,
 )
+from stagepost.ground.identifiers import PoolId
+from stagepost.ground.loop.clock import SystemClock
+from stagepost.ground.net.network import SocketNetwork
 from tests.interop.local_talks import (
     is_notified,
     serves_notifications,
@@ -27,7 +36,10 @@ from tests.interop.local_talks import (
     submits_and_is_answered,
 )
 from tests.interop.peer_programs import InteropPool, PeerProgram
-from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
+from tests.worlds.dmq.cardano_answers import LedgerState, generated_pools
+from tests.worlds.dmq.cardano_node import PretendCardanoNode
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, Pool, ending, write_pools
+from tests.worlds.dmq.operator_machine import DMQ_MAGIC, mainnet_ledger, operator_machine
 
 pytestmark = pytest.mark.xdist_group("interop-rust")
 
@@ -122,3 +134,140 @@ def test_another_network_is_refused(program: Path, node: NodeProcess) -> None:
             assert "version" in (await peer.hear("error"))["text"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [0, 1, 24, 3000])
+@pytest.mark.parametrize("era", [6, 7])
+def test_its_node_is_asked_for_stake_and_understood(
+    program: Path, tmp_path: Path, count: int, era: int
+) -> None:
+    """A server of local state queries that nobody here wrote; its answers are bytes that we give to it."""
+    pools = generated_pools(count)
+    begins_s = int(time.time()) // 86_400 * 86_400 - 86_400
+    ledger = LedgerState(era=era, epoch_s=10**6, system_start_unix_s=begins_s).with_pools(pools)
+    socket = tmp_path / "node.socket"
+    access = CardanoAccess(socket, ledger.magic)
+
+    async def scene() -> None:
+        source = CardanoSource(access, SocketNetwork(), SystemClock(), tmp_path)
+        log = tmp_path / "log"
+        running: asyncio.Task[None] | None = None
+        async with PeerProgram.started(program, "state-server", socket, log=log, magic=ledger.magic) as peer:
+            await peer.hear("listening")
+            for question, answer in ledger.answers().items():
+                await peer.do("answer", question.hex(), answer.hex())
+                await peer.hear("will-answer")
+            running = asyncio.create_task(source.watch())
+            try:
+                assert "32791" in (await peer.hear("connected"))["version"]
+                await peer.hear("released")
+                async with asyncio.timeout(60):
+                    while not source.is_ready:
+                        await asyncio.sleep(0.01)
+                asked = [said["query"] for said in peer.said if said["event"] == "asked"]
+                assert asked[:4] == ["8101", "820082028101", f"8200820082{era:02x}8101", "820082028100"]
+                assert source.pool_count == count
+                assert all(source.stake(PoolId(pool)) == stakes[1] for pool, stakes in pools.items())
+                assert source.not_ready_reason is None
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+        assert source.is_ready
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 3000])
+@pytest.mark.parametrize("era", [6, 7])
+def test_its_client_reads_every_answer_of_our_double(
+    program: Path, tmp_path: Path, count: int, era: int
+) -> None:
+    pools = generated_pools(count)
+    ledger = LedgerState(era=era, epoch=600, epoch_s=432_000).with_pools(pools)
+    node = PretendCardanoNode(ledger)
+    socket = tmp_path / "node.socket"
+
+    async def scene() -> None:
+        await node.start(SocketNetwork(), socket)
+        async with PeerProgram.started(
+            program, "state-client", socket, log=tmp_path / "log", magic=ledger.magic
+        ) as peer:
+            await peer.hear("connected")
+            for command in ("round", "again"):
+                await peer.do(command)
+                said = await peer.hear("read")
+                assert (said["era"], said["epoch"], said["magic"]) == (era, 600, ledger.magic)
+                assert (said["slots_per_kes_period"], said["max_kes_evolutions"]) == (100, 62)
+                assert (said["start"], said["history"]) == (
+                    ledger.system_start().hex(),
+                    ledger.history().hex(),
+                )
+                assert said["pools"] == {pool.hex(): list(stakes) for pool, stakes in pools.items()}
+                sums = [sum(stakes[column] for stakes in pools.values()) for column in range(3)]
+                assert said["totals"] == [max(1, one) for one in sums]
+            await peer.do("done")
+            await peer.hear("said-goodbye")
+        await node.stop()
+
+    asyncio.run(scene())
+
+
+def test_its_client_reads_the_demonstrations_cardano_node(program: Path, tmp_path: Path) -> None:
+    stakes = {PoolId(pool): one[0] + 1 for pool, one in generated_pools(30).items()}
+    ledger = PretendLedger(stakes, int(time.time()) // 86_400 * 86_400)
+    socket = tmp_path / "node.socket"
+
+    async def scene() -> None:
+        async with (
+            pretend_cardano_node(ledger, socket),
+            PeerProgram.started(
+                program, "state-client", socket, log=tmp_path / "log", magic=ledger.magic
+            ) as peer,
+        ):
+            await peer.hear("connected")
+            await peer.do("round")
+            said = await peer.hear("read")
+            assert said["pools"] == {pool.hex(): [stake] * 3 for pool, stake in stakes.items()}
+            assert (said["magic"], said["slots_per_kes_period"]) == (ledger.magic, 129_600)
+
+    asyncio.run(scene())
+
+
+def test_its_client_is_refused_by_our_double_of_another_network(program: Path, tmp_path: Path) -> None:
+    node = PretendCardanoNode(LedgerState())
+    socket = tmp_path / "node.socket"
+
+    async def scene() -> None:
+        await node.start(SocketNetwork(), socket)
+        log = tmp_path / "log"
+        async with PeerProgram.started(program, "state-client", socket, log=log, magic=41) as peer:
+            assert "version" in (await peer.hear("error"))["text"]
+        await node.stop()
+
+    asyncio.run(scene())
+
+
+def test_the_guides_files_start_our_node_beside_its_node(program: Path, tmp_path: Path) -> None:
+    first, second = Pool(), Pool()
+    ledger = mainnet_ledger(first, second)
+
+    async def scene() -> None:
+        async with operator_machine(tmp_path, "relay") as here:
+            log = tmp_path / "pallas-log"
+            socket = here.cardano_socket
+            async with PeerProgram.started(
+                program, "state-server", socket, log=log, magic=ledger.magic
+            ) as peer:
+                await peer.hear("listening")
+                for question, answer in ledger.answers().items():
+                    await peer.do("answer", question.hex(), answer.hex())
+                    await peer.hear("will-answer")
+                await here.until(lambda: here.said("stake taken") == 1)
+                async with AsyncClient.connect(here.dmq_socket, DMQ_MAGIC, PROFILE) as client:
+                    assert await client.submit(first.message()) == Accepted()
+            await here.until(lambda: here.said("cardano-node cannot be asked") >= 1)
+            async with AsyncClient.connect(here.dmq_socket, DMQ_MAGIC, PROFILE) as client:
+                assert await client.submit(second.message()) == Accepted()
+            assert await asyncio.to_thread(here.end) == 0
+
+    asyncio.run(scene())

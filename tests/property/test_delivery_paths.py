@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.effects import Effect, FlushEnded, Report, Wake
-from stagepost.delivery.entry import Moment, OutboxEntry
+from stagepost.delivery.entry import ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrKeyConflict, ErrMessageTooLarge, ErrNoConnectedPeers, ErrQueueFull
 from stagepost.delivery.publisher import PublisherCore
@@ -85,8 +85,8 @@ class PublisherMachine(RuleBasedStateMachine):
         self.core.connectivity(1, self.now)
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.now_s, 1_000_000 + int(self.now_s * 1_000))
+    def now(self) -> ClockTimes:
+        return ClockTimes(self.now_s, 1_000_000 + int(self.now_s * 1_000))
 
     def see(self, effects: list[Effect]) -> None:
         for effect in effects:

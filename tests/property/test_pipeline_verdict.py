@@ -25,6 +25,7 @@ pytestmark = pytest.mark.xdist_group("pipeline")  # one Spark for all of them
 
 MESSAGES = 1_500
 TIMEOUT_MS = 40
+EARLY, LATE = "2026-01-30", "2026-01-31"
 SHARDS = ("4000000000000000", "c000000000000000")
 OF_VALIDATORS = [kind.name for kind in KINDS if kind.level is not Level.FULLNODE]
 OF_FULL_NODES = [kind.name for kind in KINDS if kind.level is Level.FULLNODE] + ["Finalized"]
@@ -95,12 +96,15 @@ def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]
     return state.rows()
 
 
+OF_PROOFS = frozenset({"proof", "proof_block", "executed_as"})
+"""Fields of a verdict that come from proofs and not from receipts."""
+
+
 def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: int) -> None:
     spark = small_spark()
-    from stagepost.pipeline.schemas import MESSAGES as COLUMNS
-    from stagepost.pipeline.schemas import STATE
+    from stagepost.pipeline.schemas import MESSAGE_ROWS, STATE, with_day
     from stagepost.pipeline.steps.columns import small_table
-    from stagepost.pipeline.steps.messages import Moment, lives, messages, newest
+    from stagepost.pipeline.steps.messages import Moment, at_moment, lives
 
     choices = Random(run_seed)
     sets = some_sets(choices)
@@ -119,21 +123,28 @@ def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: i
     choices.shuffle(heard)
     # In two batches, the second small: it evaluates only the messages that it touches, with what was known of them.
     early, late = (
-        small_table(spark, state_rows(part), STATE)
-        for part in (heard[len(heard) // 5 :], heard[: len(heard) // 5])
+        small_table(spark, [(*row, day) for row in state_rows(part)], with_day(STATE))
+        for part, day in ((heard[len(heard) // 5 :], EARLY), (heard[: len(heard) // 5], LATE))
     )
-    known = early.join(late, on="message_id", how="left_semi").select(*STATE.fieldNames())
-    evaluated = lives(early, None, sets, 9).unionByName(lives(late, known, sets, 10)).cache()
-    table = messages(newest(evaluated), Moment(as_of_ms, sets.message_timeout_ms))
-    fresh = sum(row["receipts"] - row["receipts_before"] for row in evaluated.collect())
-    assert fresh == sum(verdict.receipts for verdict in expected.values())
+    known = early.join(late, on="message_id", how="left_semi").select(*with_day(STATE).fieldNames())
+    moment = Moment(as_of_ms, sets.message_timeout_ms)
+    before, after = (lives(early, None, sets).toArrow(), lives(late, known, sets).toArrow())
+    evaluated = [*before.to_pylist(), *after.to_pylist()]
+    assert sum(row["receipts"] - row["receipts_before"] for row in evaluated) == sum(
+        verdict.receipts for verdict in expected.values()
+    )
+    for row in after.to_pylist():
+        is_known = row["receipts_before"] > 0
+        assert row["days"] == ([EARLY, LATE] if is_known else [LATE])
+        assert (row["day"], row["day_before"]) == ((EARLY, EARLY) if is_known else (LATE, None))
 
-    assert table.schema.fieldNames() == COLUMNS.fieldNames()
-    answers = {row["message_id"]: row.asDict() for row in table.collect()}
+    table = at_moment(before, moment)
+    assert table.schema.names == [*MESSAGE_ROWS.fieldNames(), "day"]
+    answers = {row["message_id"]: row for row in (*table.to_pylist(), *at_moment(after, moment).to_pylist())}
     assert answers.keys() == expected.keys()
     for message_id, verdict in expected.items():
         row = answers[message_id]
-        for name in verdict.__struct_fields__:
+        for name in (one for one in verdict.__struct_fields__ if one not in OF_PROOFS):
             wanted = getattr(verdict, name)
             assert row[name] == (list(wanted) if isinstance(wanted, tuple) else wanted), (
                 run_seed,

@@ -13,7 +13,7 @@ from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.simulation.checkers import LIVENESS, judge
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.world import NODE_PORT, World
 
@@ -68,7 +68,9 @@ def a_world(
     for name in names:
         if spare.random() < SPARE_LINKS:
             configs[name] = with_spare_link(spare, configs[name], hosts, dials[name])
-    link = Link(latency_s=random.choice((0.001, 0.02, 0.15)), jitter_s=random.choice((0.0, 0.01, 0.1)))
+    link = LinkSettings(
+        latency_s=random.choice((0.001, 0.02, 0.15)), jitter_s=random.choice((0.0, 0.01, 0.1))
+    )
     skews = {name: random.uniform(-skew_max_s, skew_max_s) for name in names}
     return World(seed, names, NodeFactory(configs, pools), link=link, clock_skew_s=skews)
 

@@ -21,7 +21,7 @@ from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
 from stagepost.dmq.outcome import Accepted, Outcome, Rejected
-from stagepost.dmq.validation import ValidationRules, Validator, rules_for
+from stagepost.dmq.validation import MessageValidator, ValidationRules, rules_for
 from stagepost.errors import ConfigError, DecodeError, ErrorCode, StorageError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.loop.clock import LoopClock
@@ -110,7 +110,7 @@ class Life:
 
     def _begin(self) -> None:
         self._mempool = Mempool()
-        self._validator = Validator(self._rules, KnownPools(self._stakes))
+        self._validator = MessageValidator(self._rules, KnownPools(self._stakes))
         self._store = MemoryStore(self._disk)
         self._intake = Intake(
             self._validator, self._mempool, self._store, self._clock, verifier=InlineVerifier()

@@ -10,8 +10,8 @@ from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.profiles import DMQ_NODE
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.simulation.history import Answer, Made
-from stagepost.simulation.link import Link
+from stagepost.simulation.history import Made, SubmissionAnswer
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.pools import SimulatedPools, a_body
 from stagepost.simulation.programs import submit
 from stagepost.simulation.world import NODE_PORT, World
@@ -53,7 +53,7 @@ async def _run(skew_s: float, seed: int) -> Skewed:
         seed,
         ["right", "wrong"],
         NodeFactory(configs, pools),
-        link=Link(latency_s=0.01),
+        link=LinkSettings(latency_s=0.01),
         clock_skew_s={"wrong": skew_s},
     )
     async with world:
@@ -76,14 +76,16 @@ async def _run(skew_s: float, seed: int) -> Skewed:
     return found
 
 
-async def _send(world: World, pools: SimulatedPools, random: Random, node: str, life_s: int) -> Answer:
+async def _send(
+    world: World, pools: SimulatedPools, random: Random, node: str, life_s: int
+) -> SubmissionAnswer:
     expires_at = int(world.unix_s) + life_s
     message = random.choice(pools.members).message(a_body(random), expires_at)
     world.history.made[message.raw] = Made(expires_at)
     return await submit(world.members[node].seat, message)
 
 
-def _judge(found: Skewed, node: str, life_s: int, answer: Answer) -> None:
+def _judge(found: Skewed, node: str, life_s: int, answer: SubmissionAnswer) -> None:
     if answer.accepted:
         return
     found.refused += 1

@@ -110,7 +110,7 @@ def test_with_a_third_gone_nothing_wrong_is_said() -> None:
     check(world, {message(1).message_id})
 
 
-# Planted defects; those of sessions stand in test_session_switches
+# Planted defects; those of sessions stand in test_primes_sessions
 
 
 def _sends_before_it_persists(patch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,24 @@
-"""Every class of attack, by as many members as may be dishonest, each noticed or harmless.
-
-class of attack                         attacker                                        where
---------------------------------------  ----------------------------------------------  -------------------------------
-equivocate to halves                    Equivocator                                     here, test_session_switches
-withhold from one                       Withholder                                      here, test_session_switches
-withhold from all but one               Whisperer                                       here, test_session_switches
-stale or missing dependencies           StaleBuilder; Phantom                           here
-deep dependency request storms          Avalanche; Stormer                              here, with memory bounded
-replay of an old session                Replayer; OldSessionReplayer, Resubmitter       here; test_session_switches
-forged receipt                          `_lies` of receipt_runs                         test_session_receipts
-receipt for another set                 `_lies` of receipt_runs                         test_session_receipts
-selective forwarding at switch          Forgetter, FavouringForwarder, FalseForwarder   test_session_switches
-late flood before a switch              LateFlooder                                     test_session_switches
-crash between persist and send          `crash_when_written` of honest members          here, test_catchain_agreement
-restore from an older disk image        OlderDisk                                       here
-clock far ahead                         FarAhead; Liar dates a message 2^60 ms ahead    here
-duplicate identity                      Twin                                            here, test_session_switches
-id announced but never served           Liar; Miser                                     here; test_session_switches
-size announced falsely                  FalseSizes                                      here
-more replies than requested             Overanswerer                                    here
-collating what is in the chain          Doubler                                         test_session_switches
+"""Every class of attack                     attacker                                                 where
+----------------------------------  -------------------------------------------------------  -----------------------------
+equivocate to halves                Equivocator; EquivocatorSeat                             here; test_primes_sessions
+withhold from one                   Withholder; WithholderSeat                               here; test_primes_sessions
+withhold from all but one           Whisperer; WhispererSeat                                 here; test_primes_sessions
+stale or missing dependencies       StaleBuilder; Phantom                                    here
+deep dependency request storms      Avalanche; Stormer                                       here, with memory bounded
+replay of an old session            Replayer; ReplayerSeat, OldSessionReplayer, Resubmitter  here; test_primes_sessions
+forged receipt                      `_lies` of receipt_runs                                  test_primes_sessions
+receipt for another set             `_lies` of receipt_runs                                  test_primes_sessions
+selective forwarding at switch      Forgetter, FavouringForwarder, FalseForwarder            test_primes_sessions
+late flood before a switch          LateFlooder                                              test_primes_sessions
+crash between persist and send      `crash_when_written` of honest members                   here, test_catchain_agreement
+restore from an older disk image    OlderDisk                                                here
+clock far ahead                     FarAhead, Foredater; Liar dates a message 2^60 ms ahead  here
+dates before the session            Backdater                                                here; test_announced_dates
+duplicate identity                  Twin; TwinSeat                                           here; test_primes_sessions
+id announced but never served       Liar; LiarSeat, Miser                                    here; test_primes_sessions
+size announced falsely              FalseSizes                                               here
+more replies than requested         Overanswerer                                             here
+collating what is in the chain      `replay_everything` of primes_faults                     test_primes
 """
 
 from __future__ import annotations
@@ -107,6 +106,12 @@ def test_two_of_seven_do_no_harm_and_are_noticed_where_they_can_be(
     assert noticed is None or noticed(world), f"seed {run_seed}: {kind.__name__} was not noticed"
 
 
+def test_an_older_disk_is_noticed_where_its_member_speaks_late() -> None:
+    """Seed 2770043422: one of the two attackers has made no block when its disk is to go back, and so waits."""
+    world = run_once(2770043422, size=SIZE, kinds=[OlderDisk] * ATTACKERS_AT_ONCE)
+    assert NOTICED[OlderDisk](world)
+
+
 def test_a_crash_between_persisting_and_sending_makes_no_forker() -> None:
     world = world_with(4, 5, {}, loss=0.0)
     world.start_all()
@@ -123,7 +128,7 @@ def test_a_crash_between_persisting_and_sending_makes_no_forker() -> None:
     assert all(not peer.blamed for peer in world.peers)
 
 
-def test_what_comes_from_a_clock_far_ahead_is_known_to_all_and_stands_behind_the_rest() -> None:
+def test_what_is_dated_a_year_ahead_counts_from_its_block_on_and_is_known_to_all() -> None:
     world = world_with(4, 6, {0: FarAhead}, loss=0.0)
     world.start_all()
     world.run(1.0)
@@ -137,4 +142,4 @@ def test_what_comes_from_a_clock_far_ahead_is_known_to_all_and_stands_behind_the
     for peer in world.peers[1:]:
         assert isinstance(peer, Validator)
         taken, _ = peer.queue.take(world.now, 10)
-        assert [one.message_id for one in taken] == [message(2).message_id, message(1).message_id]
+        assert [one.message_id for one in taken] == [message(1).message_id, message(2).message_id]

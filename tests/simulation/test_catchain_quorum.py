@@ -130,6 +130,11 @@ def test_who_lost_its_disk_and_reaches_nobody_does_not_become_a_forker(number: i
     run_lost_disk(run_seed + number)
 
 
+def test_a_block_on_its_way_to_a_member_that_lost_its_disk_is_not_its_own() -> None:
+    """Seed 3659205815: blocks of two others arrive after the victim was cut off."""
+    run_lost_disk(3659205815)
+
+
 def _counts_failed_queries(patch: pytest.MonkeyPatch) -> None:
     answered = BlockSync.answered
 

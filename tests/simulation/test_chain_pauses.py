@@ -10,6 +10,7 @@ from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.validator import LOAD_PAUSE_EACH_S, LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.receipt import Receipt
+from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.ground.memoised_signatures import memoised_signatures
 from tests.worlds.remp.primes_checks import committed_blocks
 from tests.worlds.remp.primes_world import PrimesWorld
@@ -20,7 +21,7 @@ SECONDS = 1.5
 
 
 def a_sum(number: int) -> bytes:
-    return CanonicalMessage(SUMS, primes_body(2 + number)).encode()
+    return CanonicalMessage(SUMS, primes_body(2 + number), EXPIRES_AT_S).encode()
 
 
 def test_under_load_blocks_are_few_and_hold_much() -> None:

@@ -45,7 +45,9 @@ def test_blocks_came_to_nothing_in_every_way() -> None:
 
 
 def forgets_what_was_taken(patch: pytest.MonkeyPatch) -> None:
-    def note(self: Any, address: bytes, account: Account, ran: CallResult, places: object) -> None:
+    def note(
+        self: Any, address: bytes, account: Account, ran: CallResult, places: object, inclusion: object
+    ) -> None:
         self._changed[address] = Account(ran.balance, ran.memory, account.recent)
         self.transfers += ran.transfers
 

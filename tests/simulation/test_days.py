@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from stagepost.dmq.node.intake import Intake
-from stagepost.simulation.history import Answer, Cursor, Heard, History, Listing, Made
+from stagepost.simulation.history import (
+    History,
+    ListenerConnection,
+    Listing,
+    Made,
+    NotifiedMessage,
+    SubmissionAnswer,
+)
 from tests.simulation.days import SLOPE_MAX, WARM_UP_HOURS, Day, forget_the_old, run_day
 
 WINDOW_S = 300.0
@@ -42,8 +49,10 @@ def test_growth_is_measured_after_the_warm_up_and_in_parts_of_what_was_there_the
 def test_what_is_forgotten_between_hours_is_all_that_concerns_expired_messages() -> None:
     old, young = b"old" * 20, b"young" * 20
     history = History(0.0, made={old: Made(1_000), young: Made(5_000)})
-    history.answers = [Answer("node", 1, 0.0, 0.0, raw, True) for raw in (old, young)]
-    history.cursors = [Cursor("node", 1, 0, 0.0, heard=[Heard(0.0, 0.0, raw) for raw in (old, young)])]
+    history.answers = [SubmissionAnswer("node", 1, 0.0, 0.0, raw, True) for raw in (old, young)]
+    history.cursors = [
+        ListenerConnection("node", 1, 0, 0.0, heard=[NotifiedMessage(0.0, 0.0, raw) for raw in (old, young)])
+    ]
     history.listings = [Listing("node", 1, 0.0, 0.0, (old,), "final")]
 
     forget_the_old(history, 2_000.0, replayable={old})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagepost.delivery import errors, outbox
-from stagepost.delivery.entry import NEVER, Moment, OutboxEntry, Phase
+from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
@@ -43,7 +43,7 @@ def evicts_silently(patch: pytest.MonkeyPatch) -> None:
     end = Settlement.end
 
     def end_or_forget(
-        settlement: Settlement, entry: OutboxEntry, error: Any, now: Moment, **options: Any
+        settlement: Settlement, entry: OutboxEntry, error: Any, now: ClockTimes, **options: Any
     ) -> None:
         if isinstance(error, errors.ErrQueueEvicted):
             settlement._outbox.remove(entry)
@@ -72,7 +72,7 @@ def reports_the_end_twice(patch: pytest.MonkeyPatch) -> None:
 def loses_a_message_whose_send_failed(patch: pytest.MonkeyPatch) -> None:
     failed = PublisherCore.send_failed
 
-    def failed_for_ever(core: PublisherCore, entry: OutboxEntry, error: SendFailed, now: Moment) -> Any:
+    def failed_for_ever(core: PublisherCore, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> Any:
         effects = failed(core, entry, error, now)
         if entry.phase is Phase.BACKING_OFF:
             core.outbox.enter(entry, Phase.HELD)
@@ -99,7 +99,7 @@ def takes_a_nack_for_an_ack(patch: pytest.MonkeyPatch) -> None:
     weigh = PublisherCore._weigh
 
     def kindly(
-        core: PublisherCore, entry: OutboxEntry, tally: Any, peer: str, receipt: AckReceipt, now: Moment
+        core: PublisherCore, entry: OutboxEntry, tally: Any, peer: str, receipt: AckReceipt, now: ClockTimes
     ) -> None:
         weigh(core, entry, tally, peer, AckReceipt(receipt.message_id, 0, AckType.ACK), now)
 
@@ -117,7 +117,7 @@ def sends_the_newest_first(patch: pytest.MonkeyPatch) -> None:
 def miscounts(patch: pytest.MonkeyPatch) -> None:
     accept = PublisherCore.accept
 
-    def accept_uncounted(core: PublisherCore, entry: OutboxEntry, now: Moment) -> Any:
+    def accept_uncounted(core: PublisherCore, entry: OutboxEntry, now: ClockTimes) -> Any:
         core.counters.published -= bool(entry.evicted)
         return accept(core, entry, now)
 
@@ -128,7 +128,7 @@ def acknowledges_before_the_handler(patch: pytest.MonkeyPatch) -> None:
     take = Receiver._take
 
     def hasty(
-        receiver: Receiver, message_id: bytes, message: Incoming, handler: Handler, now: Moment
+        receiver: Receiver, message_id: bytes, message: Incoming, handler: Handler, now: ClockTimes
     ) -> None:
         if receiver._core.is_asked(message):
             receiver._receipts.put(receipt_of(message_id, ACCEPTED, now))
@@ -140,7 +140,7 @@ def acknowledges_before_the_handler(patch: pytest.MonkeyPatch) -> None:
 def forgets_what_it_has_seen(patch: pytest.MonkeyPatch) -> None:
     received = ReceiverCore.received
 
-    def always_new(core: ReceiverCore, message_id: bytes, message: Incoming, now: Moment) -> Action:
+    def always_new(core: ReceiverCore, message_id: bytes, message: Incoming, now: ClockTimes) -> Action:
         core._seen.pop(message_id, None)
         return received(core, message_id, message, now)
 

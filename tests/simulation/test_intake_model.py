@@ -10,10 +10,10 @@ import pytest
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.message_store import StoredState
-from stagepost.dmq.node.stored_rows import MessageBook
+from stagepost.dmq.node.stored_rows import MessageDraftBook
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
-from stagepost.dmq.validation import Validator
+from stagepost.dmq.validation import MessageValidator
 from stagepost.ground.loop.clock import FlooredClock
 from tests.simulation.intake_model import Findings, run_life
 
@@ -47,18 +47,18 @@ def keeps_the_gap_for_a_message_that_the_disk_refused(patch: pytest.MonkeyPatch)
 
 
 def counts_a_message_before_its_signature_is_checked(patch: pytest.MonkeyPatch) -> None:
-    check = Validator.check_cheaply
+    check = MessageValidator.check_cheaply
 
     def check_and_count(
-        validator: Validator, message: DmqMessage, now: float, mono: float, *more: Any
+        validator: MessageValidator, message: DmqMessage, now: float, mono: float, *more: Any
     ) -> Rejected | None:
         return check(validator, message, now, mono, *more) or validator.commit(message, mono)
 
-    patch.setattr(Validator, "check_cheaply", check_and_count)
+    patch.setattr(MessageValidator, "check_cheaply", check_and_count)
 
 
 def forgets_certificates_whose_messages_expired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MessageBook, "_settle", lambda book, pool: None)
+    patch.setattr(MessageDraftBook, "_settle", lambda book, pool: None)
 
 
 def forgets_messages_at_a_restart(patch: pytest.MonkeyPatch) -> None:

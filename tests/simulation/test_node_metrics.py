@@ -19,7 +19,7 @@ from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.metrics import NODE_METRICS, OUTCOMES, Metrics, PeerState, SecondBody
 from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.node.pools_file import PoolsFile
-from stagepost.dmq.node.status import NodeStatus
+from stagepost.dmq.node.status import DmqNodeStatus
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.ground.loop.clock import Clock
@@ -45,14 +45,14 @@ class WatchedFactory(NodeFactory):
     """Production nodes, each with the page that tells about it."""
 
     pools_file: PoolsFile | None = None
-    told: dict[str, NodeStatus] = field(default_factory=dict)
+    told: dict[str, DmqNodeStatus] = field(default_factory=dict)
 
     def __call__(
         self, name: str, network: Network, clock: Clock, store: MemoryStore, random: Random
     ) -> DmqNode:
         node = super().__call__(name, network, clock, store, random)
         assert self.pools_file is not None
-        self.told[name] = NodeStatus(node, store, self.pools_file, Metrics())
+        self.told[name] = DmqNodeStatus(node, store, self.pools_file, Metrics())
         return node
 
     def samples(self) -> Samples:

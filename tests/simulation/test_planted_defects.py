@@ -20,7 +20,7 @@ from stagepost.dmq.node.peer_book import PeerBook
 from stagepost.dmq.outcome import ACCEPTED
 from stagepost.dmq.pulling import PullCore
 from stagepost.dmq.supplying import MessagesHeld, SupplyCore
-from stagepost.dmq.validation import Validator
+from stagepost.dmq.validation import MessageValidator
 from stagepost.errors import StorageError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
@@ -119,7 +119,7 @@ def leases_never_expire(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_every_signature(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Validator, "check_signatures", lambda validator, message: None)
+    patch.setattr(MessageValidator, "check_signatures", lambda validator, message: None)
 
 
 def says_yes_to_replays(patch: pytest.MonkeyPatch) -> None:

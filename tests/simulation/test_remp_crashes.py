@@ -12,6 +12,7 @@ from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.validator.receipts import Statements
+from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse
 
 SIZE = 4
@@ -49,7 +50,9 @@ async def undecided(world: PrimesWorld) -> None:
     """While nobody votes, one says that its own candidate holds a message, and crashes."""
     for house in world.validators:
         house.switches.ignores = lambda block_id: True
-    message_id = world.full_nodes[0].node.submit(CanonicalMessage(SUMS, primes_body(10)).encode())
+    message_id = world.full_nodes[0].node.submit(
+        CanonicalMessage(SUMS, primes_body(10), EXPIRES_AT_S).encode()
+    )
     collators: list[ValidatorHouse] = []
 
     def is_included() -> bool:
@@ -77,7 +80,7 @@ async def refused(world: PrimesWorld) -> None:
     """There is too little for a second transfer; one who has refused it crashes."""
     node = world.full_nodes[0].node
     pair = [
-        node.submit(CanonicalMessage(RICH, transfer_body(to, amount)).encode())
+        node.submit(CanonicalMessage(RICH, transfer_body(to, amount), EXPIRES_AT_S).encode())
         for to, amount in ((SUMS, 80), (HEAVY, 70))
     ]
     await asyncio.sleep(20.0)

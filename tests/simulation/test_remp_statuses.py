@@ -21,6 +21,7 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
 from stagepost.remp.shard import BlockId
+from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_world import PrimesWorld
 
 SIZE = 4
@@ -88,11 +89,11 @@ def read_kind(record: StatusRecord) -> str:
 
 
 def a_sum(number: int = 10, salt: int = 0) -> bytes:
-    return CanonicalMessage(SUMS, primes_body(number), salt=salt).encode()
+    return CanonicalMessage(SUMS, primes_body(number), EXPIRES_AT_S, salt).encode()
 
 
 def a_transfer(source: bytes, to: bytes, amount: int) -> bytes:
-    return CanonicalMessage(source, transfer_body(to, amount)).encode()
+    return CanonicalMessage(source, transfer_body(to, amount), EXPIRES_AT_S).encode()
 
 
 def lanes(world: PrimesWorld, message_id: bytes) -> list[list[str]]:
@@ -195,7 +196,9 @@ def test_acceptance_after_a_rejection_when_the_account_was_funded_in_between() -
 def test_a_full_block_leaves_a_message_out_and_the_next_one_takes_it() -> None:
     async def scenario(world: PrimesWorld) -> None:
         node = world.full_nodes[0].node
-        ids = [node.submit(CanonicalMessage(HEAVY, b"%d" % number).encode()) for number in range(4)]
+        ids = [
+            node.submit(CanonicalMessage(HEAVY, b"%d" % number, EXPIRES_AT_S).encode()) for number in range(4)
+        ]
         await asyncio.sleep(10.0)
         assert all(of_full_node(world, one)[-1] == "Finalized" for one in ids)
         left_out = [lane for one in ids for lane in lanes(world, one) if "IgnoredByCollator" in lane]
@@ -318,13 +321,13 @@ def test_validators_who_come_new_into_a_session_are_told_what_is_open_there() ->
 
 @produces("RejectedByShardchain")
 def test_validators_who_find_a_replay_in_a_candidate_close_its_message() -> None:
-    """The queues have forgotten it, the accounts have not; a full node sends it again although it must know better, and a
+    """The queues have forgotten it, which takes them fewer catchains here, the accounts have not; a full node sends it again although it must know better, and a
     collator takes it although it must not."""
 
     async def scenario(world: PrimesWorld) -> None:
         first, second = world.full_nodes
         message_id = first.node.submit(a_sum())
-        await asyncio.sleep(12.0)
+        await asyncio.sleep(15.0)
         assert (first.key_id, "Finalized") in first.kinds[message_id]
         bad, *honest = world.validators
         bad.misbehave("replays")
@@ -338,7 +341,9 @@ def test_validators_who_find_a_replay_in_a_candidate_close_its_message() -> None
             assert said == ["PutIntoQueue", "RejectedByShardchain"]
         assert world.sums([SUMS]) == [(17, 1)]
 
-    in_world(scenario, full_nodes=2, lifetime_ms=3_000)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("stagepost.remp.queue.message_cache.LET_GO_CATCHAINS", 2)
+        in_world(scenario, full_nodes=2, lifetime_ms=3_000)
 
 
 def test_every_kind_is_shown_by_a_scenario_or_cannot_occur() -> None:

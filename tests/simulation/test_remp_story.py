@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 
 import pytest
 
 from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.messages import CanonicalMessage
+from stagepost.chain.messages import CanonicalMessage, MessageDraft
 from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfig, ReliablePublisher
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.verdict.trace import trace_of
+from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.delivery.delivery_world import an_acked_config, settle
 from tests.worlds.remp.primes_world import PrimesWorld
 
@@ -52,7 +54,7 @@ def told(story: Story) -> None:
 
 
 def a_sum(number: int = 10, account: bytes = SUMS) -> bytes:
-    return CanonicalMessage(account, primes_body(number)).encode()
+    return CanonicalMessage(account, primes_body(number), EXPIRES_AT_S).encode()
 
 
 def test_from_a_programs_hand_to_finality_under_one_trace() -> None:
@@ -81,6 +83,38 @@ def test_the_same_message_delivered_twice_counts_once() -> None:
         await publisher.publish_with_ack(MESSAGES_TOPIC, a_sum())
         assert world.sums([SUMS])[0][1] == 1
         assert intake.taken == 2  # the third came when it was final
+
+    told(story)
+
+
+def test_a_draft_is_executed_once_under_the_id_that_its_first_transmission_made() -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        draft = MessageDraft(SUMS, primes_body(10), 60)
+        world.overlays.cut |= set(range(4))
+        first_sent_ms = world.now_ms
+        publishing = asyncio.create_task(
+            publisher.publish_with_ack(MESSAGES_TOPIC, draft.encode(), timeout=120.0)
+        )
+        await asyncio.sleep(25.0)  # several transmissions, and nobody to take the message
+        world.overlays.cut.clear()
+        result = await publishing
+        await asyncio.sleep(10.0)
+        (house,) = world.full_nodes
+        message_id = sha256(draft.stamped(first_sent_ms).encode()).digest()
+        assert house.count_of(message_id, "Finalized") == 1
+        trace = trace_of(message_id, house.records(), house.node.known_sets.sets, world.now_ms)
+        assert trace.delivery_id == result.message_id
+        assert world.sums([SUMS])[0][1] == 1
+
+    told(story)
+
+
+def test_a_message_without_expiry_is_refused_by_the_full_node_where_all_must_expire() -> None:
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        with pytest.raises(ErrNacked):
+            await publisher.publish_with_ack(MESSAGES_TOPIC, CanonicalMessage(SUMS, primes_body(10)).encode())
+        (house,) = world.full_nodes
+        assert {kind for kinds in house.kinds.values() for _, kind in kinds} == {"RejectedByFullnode"}
 
     told(story)
 

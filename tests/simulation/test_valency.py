@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from random import Random
 from typing import Any
 
+import pytest
+
 from rigs.dmq_nodes import NodeFactory, config_of
+from stagepost.dmq.cardano.ledger_peers import LedgerPeers, PoolRelay, PoolRelays, srv_domains
+from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
+from stagepost.errors import TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.network import TcpAddress
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NODE_PORT, World
@@ -143,3 +150,119 @@ def test_over_a_connection_in_both_directions_messages_go_both_ways() -> None:
         assert counted(states(world, "one")) == {"hot": 1, "warm": 0}
 
     with_hub(LocalRoot(relays(), hot_valency=3, warm_valency=3), test)
+
+
+SRV_NAME = "_dmq._mithril._cardano._tcp.example.org"
+
+
+def test_an_srv_access_point_is_looked_up_each_time_it_is_dialled() -> None:
+    hosts = iter([HOSTS["one"], HOSTS["two"]])
+    asked: list[str] = []
+
+    async def look_up(name: str) -> TcpAddress:
+        asked.append(name)
+        return TcpAddress(next(hosts), NODE_PORT)
+
+    configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
+    root = LocalRoot((AccessPoint(SRV_NAME, None),), hot_valency=1, warm_valency=1)
+    configs["hub"] = replace(configs["hub"], topology=Topology((root,)))
+
+    async def main() -> None:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS, look_up=look_up)) as world:
+            for name in (*RELAYS, "hub"):
+                await world.start(name)
+            await asyncio.sleep(20)
+            assert asked == [SRV_NAME]
+            assert await peers_of(world, "one") == 1
+            await world.stop("one")
+            await asyncio.sleep(60)
+            assert asked == [SRV_NAME, SRV_NAME]
+            assert await peers_of(world, "two") == 1
+
+    run_in_virtual_time(main())
+
+
+def test_ledger_peers_are_looked_up_by_the_registered_name_then_by_the_guides() -> None:
+    asked: list[str] = []
+
+    async def look_up(name: str) -> TcpAddress:
+        asked.append(name)
+        if name == "_dmq._mithril._cardano._tcp.one.example":
+            return TcpAddress(HOSTS["one"], NODE_PORT)
+        if name == "_mithril._tcp.two.example":
+            return TcpAddress(HOSTS["two"], NODE_PORT)
+        raise TransportError(f"{name} is not there")
+
+    configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
+    configs["hub"] = replace(configs["hub"], topology=Topology(use_ledger_after_slot=100))
+    pools = [("one.example", None), ("two.example", None), ("gone.example", None), ("10.0.0.4", NODE_PORT)]
+    relays = tuple(PoolRelays(Fraction(1, 4), (PoolRelay(host, port),)) for host, port in pools)
+
+    async def main() -> None:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS, look_up=look_up)) as world:
+            for name in (*RELAYS, "hub"):
+                await world.start(name)
+            hub = world.members["hub"].node
+            assert isinstance(hub, DmqNode)
+            hub.use_ledger_peers(LedgerPeers(3, 99, 42, relays))
+            await asyncio.sleep(20)
+            assert asked == [], "the topology wants them from slot 100 on"
+            hub.use_ledger_peers(LedgerPeers(3, 100, 42, relays))
+            wanted = {"_dmq._mithril._cardano._tcp.gone.example", "_mithril._tcp.gone.example"}
+            for _ in range(60):  # which pool is drawn next is a matter of chance
+                await asyncio.sleep(20)
+                if wanted <= {*asked} and [await peers_of(world, one) for one in ("one", "two")] == [1, 1]:
+                    break
+            assert [await peers_of(world, name) for name in ("one", "two", "three")] == [1, 1, 0]
+            assert {"_dmq._mithril._cardano._tcp.gone.example", "_mithril._tcp.gone.example"} <= {*asked}
+            hub.use_ledger_peers(LedgerPeers(3, 200, 42, ()))
+            known = {peer.address.host for peer in hub.book.peers}
+            assert known == {"one.example", "two.example"}, "connected ones stay, the others are forgotten"
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(("count", "big"), [(0, False), (1, False), (200, True)])
+def test_ledger_peers_are_drawn_by_stake_from_pools_with_srv_relays(count: int, big: bool) -> None:
+    def pool(name: str, stake: Fraction, port: int | None) -> PoolRelays:
+        return PoolRelays(stake, (PoolRelay(name, port),))
+
+    large = [pool("large.example", Fraction(95, 100), None if big else 3001)]
+    small = [
+        pool(f"small-{number}.example", Fraction(5, 100 * max(1, count)), None) for number in range(count)
+    ]
+    peers = LedgerPeers(3, 1, 42, (*large, *small))
+
+    found = srv_domains(peers, 20, Random(1))
+
+    assert len(found) == len({*found}) == (1 if big else count)
+    if big:
+        assert found == ["large.example"], "with a big pool there is, no other is drawn"
+
+
+def test_a_peer_behind_a_firewall_is_not_dialled_and_exchanges_messages_when_it_comes() -> None:
+    configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
+    points = (AccessPoint(HOSTS["one"], NODE_PORT), AccessPoint(HOSTS["two"], NODE_PORT))
+    root = LocalRoot(points, hot_valency=2, warm_valency=2, is_behind_firewall=True)
+    configs["hub"] = replace(configs["hub"], topology=Topology((root,)))
+    configs["one"] = config_of("one", (AccessPoint(HOSTS["hub"], NODE_PORT),), peer_sharing=False)
+
+    async def main() -> None:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS)) as world:
+            for name in (*RELAYS, "hub"):
+                await world.start(name)
+            await asyncio.sleep(300)
+            assert await peers_of(world, "two") == 0
+            assert await peers_of(world, "hub") == 1
+            traffic = Traffic(world, POOLS, Random(1))
+            assert (await traffic.submit_at("one", traffic.an_honest_message(1_700))).accepted
+            await asyncio.sleep(30)
+            assert await held_by(world, "hub") == 1
+
+    run_in_virtual_time(main())
+
+
+async def peers_of(world: World, name: str) -> int:
+    node = world.members[name].node
+    assert node is not None
+    return len(node.status().peers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rigs.results import OWN_COUNT, Result, result
 from tests.soak.agreement_runs import PROMISES as AGREEMENT_PROMISES
-from tests.soak.agreement_runs import agree
+from tests.soak.agreement_runs import agree, keep_pace
 from tests.soak.authentication_runs import keys, ways_in
 from tests.soak.chain_runs import PROMISES as CHAIN_PROMISES
 from tests.soak.chain_runs import chain
@@ -17,9 +17,11 @@ from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
 from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
+from tests.soak.end_runs import ends, ends_of_primes
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.kafka_runs import kill_broker
 from tests.soak.node_runs import kill, simulate
+from tests.soak.observatory_runs import observatory
 from tests.soak.pipeline_runs import kill_driver, kill_writer
 from tests.soak.power_runs import power_cuts
 from tests.soak.primes_runs import PROMISES as PRIMES_PROMISES
@@ -27,6 +29,7 @@ from tests.soak.primes_runs import primes, primes_of_processes
 from tests.soak.restart_runs import starts, stops
 from tests.soak.runs import Run
 from tests.soak.session_switch_runs import SESSION_PROMISES, lose_quorums, switch_sessions
+from tests.soak.storage_runs import kill_storage
 from tests.soak.storm_runs import storms
 from tests.soak.suite_runs import SUITE_PROMISES, suite
 from tests.soak.topic_runs import cut_topic_power, kill_topic_writer
@@ -51,15 +54,20 @@ PARTS = (
     Part("kill-topic", ("D1",), kill_topic_writer),
     Part("kill-driver", ("P1", "P2"), kill_driver),
     Part("kill-writer", ("P1",), kill_writer),
+    Part("observatory", ("P1",), observatory),
     Part("kill-broker", ("P3",), kill_broker),
+    Part("kill-storage", ("P2",), kill_storage),
     Part("topic-power-cuts", ("D2",), cut_topic_power),
     Part("delivery-worlds", ("D5", "D6", "D7", "D8"), simulate_delivery),
     Part("agreement", AGREEMENT_PROMISES, agree),
+    Part("agreement-pace", ("B8",), keep_pace),
     Part("sessions", SESSION_PROMISES, switch_sessions),
     Part("quorum", ("B9",), lose_quorums),
     Part("chain", CHAIN_PROMISES, chain),
     Part("primes", PRIMES_PROMISES, primes),
     Part("primes-processes", ("B3",), primes_of_processes),
+    Part("ends", ("B10",), ends),
+    Part("primes-ends", ("B10",), ends_of_primes),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("disks", ("D4",), disks),

@@ -39,7 +39,7 @@ NEVER = "never"
 def kill_driver(run: Run) -> Iterator[Result]:
     """P2: nothing lost and nothing twice; P1: what is there afterwards equals a plain recomputation."""
     wanted = run.count(DRIVER_KILLS_BY_SCALE)
-    if missing := _missing():
+    if missing := missing_spark():
         yield from (result(one, TEST, "not run", faults=[missing], seed=run.seed) for one in ("P1", "P2"))
         return
     kills, folders, faults = 0, 0, []
@@ -64,7 +64,7 @@ def kill_driver(run: Run) -> Iterator[Result]:
 def kill_writer(run: Run) -> Iterator[Result]:
     """P1 while the log's writer dies: what it had acknowledged is in the tables once, and nothing that it left half done."""
     wanted = run.count(WRITER_KILLS_BY_SCALE)
-    if missing := _missing():
+    if missing := missing_spark():
         yield result("P1", WRITER_TEST, "not run", faults=[missing], seed=run.seed)
         return
     kills, acknowledged, repeated, faults = 0, 0, 0, []
@@ -90,7 +90,7 @@ def kill_writer(run: Run) -> Iterator[Result]:
     yield result("P1", WRITER_TEST, f"{figure}, {len(faults)} faults", faults=faults, seed=run.seed)
 
 
-def _missing() -> str:
+def missing_spark() -> str:
     """Not proved here: that is a result as well, and not a pass."""
     try:
         refuse_missing_packages()

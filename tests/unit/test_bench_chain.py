@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.chain import CERTIFICATE_P99_MS_MAX, MASTER_P99_MS_MAX, VALIDATORS, Times, read
+from bench.chain import CERTIFICATE_P99_MS_MAX, MASTER_P99_MS_MAX, VALIDATORS, Times, read, read_state_size
 
 IDLE, LOADED = (0.0, 10.0), (10.0, 20.0)
 
@@ -32,6 +32,12 @@ def test_times_when_idle_and_rates_under_load_are_read() -> None:
     assert found[f"{where}, loaded: to the masterchain, p50"] == pytest.approx(9_000.0)
     assert found[f"{where}, loaded: shard blocks"] == pytest.approx(10.0)
     assert found[f"{where}, loaded: master blocks"] == pytest.approx(5.0)
+
+
+def test_the_state_grows_by_less_than_a_kilobyte_a_message() -> None:
+    found = {reading.name.rpartition(": ")[2]: reading.value for reading in read_state_size(seconds=2)}
+    assert 64 < found["a message, stored"] < 1_024
+    assert found["all, stored"] == pytest.approx(found["a message, stored"] * 360_000 / 1e6)
 
 
 def test_a_target_that_is_missed_when_idle_is_named() -> None:

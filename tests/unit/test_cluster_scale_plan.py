@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from types import ModuleType
 
 import pytest
 
-from stagepost.pipeline.tables.manifest import Batch
 from tests.worlds.pipeline.pipeline_spark import need_packages
 
 ROOT = Path(__file__).parents[2]
@@ -78,40 +75,26 @@ def test_the_fullest_partition_is_never_below_the_average(tool: ModuleType) -> N
     assert 1.0 < tool.skew(10_000, 16) < tool.skew(100, 16)
 
 
-def test_the_model_folds_the_batches_that_a_stream_folds(tool: ModuleType, run_seed: int) -> None:
-    need_packages()
-    from stagepost.pipeline.tables.folding import worth_folding
+def test_a_byte_is_written_again_less_often_the_larger_batches_are(tool: ModuleType) -> None:
+    aim, most = tool.FILE_BYTES_AIM, tool.FILES_PER_DAY_MAX
 
-    random = Random(run_seed)
-    for _ in range(200):
-        sizes = [
-            2 ** random.randrange(20) for _ in range(tool.BATCHES_BEFORE_FOLDING + random.randrange(1, 5))
-        ]
-        assert tool.like_sizes(sizes) == worth_folding([Batch({}, rows=size) for size in sizes]), sizes
+    times = [tool.rewritten(aim // parts, 10_000)[0] for parts in (1, 2, most, 1_000)]
 
-
-def test_folding_all_every_time_costs_ever_more_and_folding_like_sizes_a_logarithm(tool: ModuleType) -> None:
-    def written_again(policy: object) -> Sequence[float]:
-        return [tool.rewritten(batches, policy)[0] for batches in (1_000, 2_000, 4_000)]
-
-    whole, folded = written_again(tool.everything), written_again(tool.like_sizes)
-
-    assert whole[2] / whole[1] == pytest.approx(2, rel=0.1)
-    assert folded[2] - folded[1] <= 1.01
-    assert tool.rewritten(4_000, tool.like_sizes)[1] <= tool.BATCHES_BEFORE_FOLDING + 1
+    assert times[0] == 0
+    assert times == sorted(times)
+    assert times[1] == pytest.approx(1, rel=0.1), "whole files come of each compaction"
+    assert times[3] < 1_000 / most + 1
 
 
-def test_a_manifest_is_as_large_as_its_files_are_many(tool: ModuleType) -> None:
-    day = 23_000 * 86_400
+def test_the_log_costs_more_the_more_is_kept_and_less_with_longer_pauses(tool: ModuleType) -> None:
+    day, month, slower = tool.log_s(10_000, 1), tool.log_s(10_000, 30), tool.log_s(10_000, 30, 60.0)
 
-    assert tool.manifest_bytes(10 * day) == pytest.approx(10 * tool.manifest_bytes(day), rel=0.01)
-    kept = tool.days_until(tool.MANIFEST_BYTES_MAX, 23_000) * day
-    assert tool.manifest_bytes(int(kept)) == pytest.approx(tool.MANIFEST_BYTES_MAX, rel=0.01)
+    assert month == pytest.approx((30 * day[0], 30 * day[1]))
+    assert slower < month
 
 
 def test_the_models_constants_are_those_of_the_pipeline(tool: ModuleType) -> None:
     need_packages()
-    from stagepost.pipeline.stream import BATCHES_BEFORE_FOLDING
-    from stagepost.pipeline.tables.folding import ROWS_PER_FILE
+    from stagepost.pipeline.upkeep import FILE_BYTES_AIM, FILES_PER_DAY_MAX
 
-    assert (tool.ROWS_PER_FILE, tool.BATCHES_BEFORE_FOLDING) == (ROWS_PER_FILE, BATCHES_BEFORE_FOLDING)
+    assert (tool.FILES_PER_DAY_MAX, tool.FILE_BYTES_AIM) == (FILES_PER_DAY_MAX, FILE_BYTES_AIM)

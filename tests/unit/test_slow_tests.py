@@ -44,9 +44,15 @@ def test_cases_of_a_function_count_together() -> None:
 @pytest.mark.parametrize("file", sorted({name.partition("::")[0] for name in LISTED}))
 def test_listed_tests_exist(file: str) -> None:
     text = (ROOT / file).read_text()
-    names = [name.rpartition("::")[2] for name in LISTED if name.startswith(f"{file}::")]
+    names = [name.removeprefix(f"{file}::") for name in LISTED if name.startswith(f"{file}::")]
 
-    assert [name for name in names if f"def {name}(" not in text] == []
+    assert [name for name in names if not _is_defined(name, text)] == []
+
+
+def _is_defined(name: str, text: str) -> bool:
+    """Return whether `text` defines the function, or the state machine whose `runTest` Hypothesis defines."""
+    holder, _, function = name.rpartition("::")
+    return f"def {function}(" in text or (function == "runTest" and f"\n{holder} = " in text)
 
 
 def test_listed_tests_and_those_of_groups_are_marked(request: pytest.FixtureRequest) -> None:
@@ -58,3 +64,9 @@ def test_listed_tests_and_those_of_groups_are_marked(request: pytest.FixtureRequ
     ]
 
     assert [item.nodeid for item in slow if item.get_closest_marker("slow") is None] == []
+
+
+def test_tests_of_groups_come_before_all_others(request: pytest.FixtureRequest) -> None:
+    grouped = [item.get_closest_marker("xdist_group") is not None for item in request.session.items]
+
+    assert grouped == sorted(grouped, reverse=True)

@@ -29,21 +29,17 @@ from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.delivery.transports.memory import MemoryNetwork
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import StatusBook
-from stagepost.dmq.mempool import Entry
+from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted
 from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC
-from stagepost.full_node.status_topic import (
-    DELIVERY_EVENTS_TOPIC,
-    DMQ_MESSAGES_TOPIC,
-    DeliveryEventsTopic,
-    DmqMessagesTopic,
-)
+from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC, DMQ_MESSAGES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.consumer import Consumer
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
 from stagepost.topics.log.positions import read_positions
 from stagepost.topics.topic import Record, Retention
+from stagepost.trace.layer_topics import DeliveryEventsTopic, DmqMessagesTopic
 from tests.e2e.stored_contents import (
     DATA,
     EXPECTED,
@@ -221,7 +217,7 @@ async def _write_accepted(data: Path) -> None:
     """Write the topic of a DMQ node beside a full node: each message that the node has accepted."""
     topic = DmqMessagesTopic(create_topic(data, DMQ_MESSAGES_TOPIC).writer())
     for index, message in enumerate(kept_messages()[:5], start=1):
-        topic.accepted(Entry(index, message, SECOND_LIFE_S * 1_000 + index, "local"))
+        topic.accepted(MempoolEntry(index, message, SECOND_LIFE_S * 1_000 + index, "local"))
     await topic.close()
 
 

@@ -13,6 +13,9 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::net::UnixListener;
 use tokio::sync::Notify;
 
+mod state_client;
+mod state_server;
+
 type Failure = Box<dyn std::error::Error>;
 
 fn say(event: Value) {
@@ -50,6 +53,8 @@ async fn run() -> Result<(), Failure> {
     match role.as_str() {
         "local-client" => local_client(socket, magic, commands).await,
         "local-server" => local_server(socket, magic, commands).await,
+        "state-client" => state_client::state_client(socket, magic, commands).await,
+        "state-server" => state_server::state_server(socket, magic, commands).await,
         _ => Err(format!("unknown role {role}").into()),
     }
 }

@@ -1,0 +1,149 @@
+"""Two of four validators are killed: every face says so and names the machines; mended, every face says good."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stagepost.cli import main as command
+from stagepost.devnet.devnet import DevnetPlan, devnet
+from stagepost.ground.files.running_nodes import find_remp_node
+from stagepost.ground.telemetry.status_reading import fetch
+from stagepost.web.access.settings import WebSettings
+from tests.browser.served import served
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytestmark = [pytest.mark.xdist_group("devnet"), pytest.mark.slow]
+
+WITHIN_S = 90.0
+KILLED = ("validator-3", "validator-4")
+ALERTS = Path(__file__).parents[2] / "prometheus" / "alerts.yml"
+_RULE = re.compile(r'- alert: (\w+)\n\s+expr: (stagepost_\w+)(?:\{(\w+)="(\w+)"\})? == (\d)\n')
+
+
+class Faces:
+    """All faces of one data folder, each as text and as its answer."""
+
+    def __init__(self, data: Path, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        self.data = data
+        self._capsys = capsys
+        self._client = client
+
+    def check(self) -> tuple[str, str]:
+        self._capsys.readouterr()
+        status = command.run(["check", "--data", str(self.data)])
+        return {0: "good", 1: "good", 2: "bad", 3: "unknown"}[status], self._capsys.readouterr().out
+
+    def page(self) -> tuple[str, str]:
+        text = self._client.get("/").text
+        found = re.search(r'<h2>Health</h2><p class="figure">(\w+)</p>', text)
+        return found[1] if found else "", text
+
+    def dashboard_ready(self) -> tuple[str, str]:
+        answer = self._client.get("/readyz")
+        return str(answer.json()["health"]), answer.text
+
+    def node_ready(self) -> tuple[str, str]:
+        note = find_remp_node(self.data)
+        assert note is not None
+        answer = httpx.get(f"http://127.0.0.1:{note.metrics_port}/readyz", timeout=30)
+        return {200: "good", 503: "bad"}[answer.status_code], answer.text
+
+    def metrics(self) -> tuple[str, str]:
+        note = find_remp_node(self.data)
+        assert note is not None
+        return _alerted(fetch(note, "/metrics").decode())
+
+    def dashboard_metrics(self) -> tuple[str, str]:
+        return _alerted(self._client.get("/metrics").text)
+
+    @property
+    def all(self) -> list[Callable[[], tuple[str, str]]]:
+        return [
+            self.check,
+            self.page,
+            self.dashboard_ready,
+            self.node_ready,
+            self.metrics,
+            self.dashboard_metrics,
+        ]
+
+
+def _alerted(text: str) -> tuple[str, str]:
+    """Evaluate the alert rules of the form `metric{label="value"} == number` on one scrape."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    rules = _RULE.findall(ALERTS.read_text())
+    assert len(rules) >= 5
+    firing = []
+    for name, metric, label, value, number in rules:
+        firing += [
+            f"{name} {sample.labels.get('validator', '')}"
+            for sample in samples
+            if sample.name == metric
+            and (not label or sample.labels[label] == value)
+            and sample.value == float(number)
+        ]
+    return (
+        "bad" if any(one.startswith("StagepostNetworkCannotFinish") for one in firing) else "good"
+    ), " ".join(firing)
+
+
+def test_two_of_four_killed_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(_story(tmp_path / "net", capsys))
+
+
+async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with devnet(DevnetPlan(validators=4), data, one_process=False, full_node_here=False) as network:
+        await network.ready()
+        with served(WebSettings(data)) as server, httpx.Client(base_url=server.base, timeout=30) as client:
+            faces = Faces(data, client, capsys)
+            await _all_say(faces, "good", ())
+            for name in KILLED:
+                await network.members[name].kill()
+            took_s = await _all_say(faces, "bad", KILLED)
+            print(f"all faces named {KILLED} after {took_s:.1f} s")
+            lines = [json.loads(line) for line in (data / "full-node" / "log").read_text().splitlines()]
+            # On a busy machine other links may be lost and come back, too: the last words count.
+            assert {one["validator"] for one in lines if one["event"] == "link lost"} >= {*KILLED}
+            lost = [one for one in lines if one["event"] == "quorum lost" and one["shard"] == "masterchain"][
+                -1
+            ]
+            assert all(any(name in text for text in lost["not_linked"]) for name in KILLED)
+            turned = [one for one in lines if one["event"] == "health"][-1]
+            assert (turned["health"], turned["was"]) == ("bad", "good")
+            assert all(name in turned["reason"] for name in KILLED)
+            assert [one for one in lines if one["event"] == "node started"]
+            for name in KILLED:
+                await network.members[name].start()
+            await _all_say(faces, "good", ())
+            events = [
+                json.loads(line)["event"] for line in (data / "full-node" / "log").read_text().splitlines()
+            ]
+            assert events[::-1].index("quorum back") < events[::-1].index("quorum lost")
+
+
+async def _all_say(faces: Faces, health: str, names: tuple[str, ...]) -> float:
+    """Wait until every face says `health` and names `names`; return how long that took, in seconds."""
+    began = time.monotonic()
+    left = faces.all
+    said: dict[str, tuple[str, str]] = {}
+    while left:
+        assert time.monotonic() - began < WITHIN_S, {face.__name__: said.get(face.__name__) for face in left}
+        for face in [*left]:
+            try:
+                said[face.__name__] = answer, text = await asyncio.to_thread(face)
+            except (AssertionError, httpx.HTTPError) as error:
+                said[face.__name__] = "", str(error)  # the node has not left its note yet
+                continue
+            if answer == health and all(name in text for name in names):
+                left.remove(face)
+        await asyncio.sleep(0.2)
+    return time.monotonic() - began

@@ -1,0 +1,69 @@
+"""A network that operators found and change with public commands, each with its own files, while messages become final."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.worlds.network.operators import FULL_NODE, change_story, operated
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devnet")]
+
+
+def test_a_network_is_founded_grows_and_shrinks_while_ends_are_proved(tmp_path: Path, run_seed: int) -> None:
+    print(f"seed {run_seed}")
+    with operated(tmp_path) as network:
+        change_story(network, Random(run_seed), replaces_key=False)
+        shown = network.shown(FULL_NODE)
+        assert {one["name"] for one in shown["members"] if one["in_set"]} == {
+            *("validator-2", "validator-3", "validator-4", "validator-5")
+        }
+
+
+def test_nothing_starts_with_files_that_are_wrong(tmp_path: Path) -> None:
+    with operated(tmp_path) as network:
+        network.found("validator-1", "validator-2", "validator-3", "validator-4")
+        file = network.network_file("validator-1")
+        good = json.loads(file.read_text())
+
+        # The hash of the genesis is what operators compare: a changed byte is another network.
+        other = bytearray.fromhex(good["genesis"])
+        other[12] ^= 1
+        file.write_text(json.dumps({**good, "genesis": other.hex()}))
+        refused = network.command(
+            *("network", "join", "validator-1", "--network", file, "--genesis", network.genesis), code=2
+        )
+        assert "genesis" in refused.stderr
+
+        # A key that is in twice.
+        twice = [*good["members"], {**good["members"][0], "name": "again"}]
+        file.write_text(json.dumps({**good, "members": twice}))
+        start = ("node", "validator", "--network", file, "--key", tmp_path / "validator-1" / "member.skey")
+        refused = network.command(*start, "--data", network.data("validator-1"), code=2)
+        assert "every member has a key of its own" in refused.stderr
+        assert not network.data("validator-1").exists()
+
+        # A card that was changed on its way.
+        card = tmp_path / "validator-2" / "member.json"
+        changed = {**json.loads(card.read_text()), "port": 1}
+        card.write_text(json.dumps(changed))
+        refused = network.command(
+            "network",
+            "init",
+            card,
+            tmp_path / FULL_NODE / "member.json",
+            "--name",
+            "x",
+            "--out",
+            "x.json",
+            code=2,
+        )
+        assert "the card was changed" in refused.stderr
+        assert not (tmp_path / "x.json").exists()
+        refused = network.command(
+            *("network", "join", "validator-3", "--name", "validator-3", "--address", "127.0.0.1:9"), code=2
+        )
+        assert "a member's key is made once" in refused.stderr

@@ -1,0 +1,67 @@
+"""Stories of ends, many times: processes that are killed at random moments, public commands, proofs by two verifiers."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from rigs.results import Result, result
+from stagepost.ground.loop.virtual_time import VirtualTimeStuck
+from tests.soak.runs import Run
+from tests.worlds.devnet.end_stories import STORIES, play
+from tests.worlds.network.operators import play_changes
+from tests.worlds.remp.primes_runs import PrimesOutcome, ends_plan, run_primes
+
+RUNS_BY_SCALE = {"commit": 10, "release": 100}
+PRIMES_BY_SCALE = {"commit": 200, "release": 1_000}
+CHANGES_BY_SCALE = {"commit": 3, "release": 20}
+SEEDS_APART = 1_000_000
+WHERE = "tests/e2e/test_end_stories.py"
+WHERE_PRIMES = "tests/simulation/test_primes_ends.py"
+WHERE_CHANGED = "tests/e2e/test_operated_network.py"
+
+
+def play_primes(seed: int) -> PrimesOutcome | str:
+    """Return the outcome of a network, or what did not hold, with the seed in it."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return run_primes(seed, ends_plan(seed))
+    except (AssertionError, VirtualTimeStuck) as failed:
+        return f"seed {seed}: {failed}"
+
+
+def ends_of_primes(run: Run) -> Iterator[Result]:
+    """Networks with every attacker: subsets, switches, splits, merges, crashes, expiries, false proofs, held sessions."""
+    first, count = run.seed % SEEDS_APART, run.count(PRIMES_BY_SCALE)
+    with ProcessPoolExecutor(run.processes) as pool:
+        played = list(pool.map(play_primes, range(first, first + count)))
+    faults = [one for one in played if isinstance(one, str)]
+    whole = [one for one in played if isinstance(one, PrimesOutcome)]
+    proved = sum((one.proved for one in whole), Counter[str]())
+    lies = sum(sum(one.false_proofs.values()) for one in whole)
+    figure = (
+        f"{count} networks from seed {first}, ends proved: {dict(sorted(proved.items()))}, {lies:,} false proofs refused, "
+        f"{sum(one.shown for one in whole):,} blocks of held sessions shown; {len(faults)} broken"
+    )
+    yield result("B10", WHERE_PRIMES, figure, faults=faults, seed=run.seed)
+
+
+def ends(run: Run) -> Iterator[Result]:
+    """Each story so many times, each time with another seed."""
+    first, count = run.seed % SEEDS_APART, run.count(RUNS_BY_SCALE)
+    faults: list[str] = []
+    for number in range(count):
+        for name in STORIES:
+            with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
+                faults += play(name, first + number, Path(folder))
+        run.say(f"{number + 1} of {count} rounds of stories done")
+    figure = f"{len(STORIES)} stories, {count} times each from seed {first}, {len(faults)} broken"
+    yield result("B10", WHERE, figure, faults=faults, seed=run.seed)
+    rounds = run.count(CHANGES_BY_SCALE)
+    broken = [fault for number in range(rounds) for fault in play_changes(first + number)]
+    figure = f"{rounds} networks founded and changed three times each, {len(broken)} broken"
+    yield result("B10", WHERE_CHANGED, figure, faults=broken, seed=run.seed)
