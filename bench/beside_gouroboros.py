@@ -30,7 +30,13 @@ import msgspec
 from bench.whole_path import Reading
 from rigs.peer_builds import Unavailable, build_go_program
 from stagepost.dmq.message import DmqMessage, sign_message, write_certificate
-from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, ValidationRules, Validator, check_expiry, check_proof
+from stagepost.dmq.validation import (
+    KES_EVOLUTIONS_MAX,
+    MessageValidator,
+    ValidationRules,
+    check_expiry,
+    check_proof,
+)
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.crypto.operational_certificate import OperationalCertificate, issue
@@ -167,7 +173,7 @@ def record(folder: Path, messages: int) -> Recorded:
 
 
 def as_a_node_does(recorded: Recorded) -> Callable[[int, int], None]:
-    validator = Validator(_RULES, _EveryPool(recorded.pools))
+    validator = MessageValidator(_RULES, _EveryPool(recorded.pools))
 
     def verify(start: int, count: int) -> None:
         for index in range(start, start + count):

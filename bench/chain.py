@@ -2,12 +2,16 @@
 
 Seven validators with their durable stores over TCP on the loopback address: all in one process, and each a process of
 its own. A block's time begins when its leader has built it, and is taken by the leader.
+
+From the stored blocks of the first run come proofs of ends: their sizes, and how long a verifier needs for one alone and
+for a further one of the same block. The size of a shard's state is read from blocks that are made one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +20,28 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.whole_path import Reading
-from rigs.chain_processes import ChainNode, ChainProcess, Orders, say
+from rigs.chain_messages import some_primes
+from rigs.chain_processes import (
+    ChainNode,
+    ChainProcess,
+    Orders,
+    network_genesis,
+    numbered_message,
+    say,
+)
 from rigs.line_reports import Report
 from rigs.validator_processes import free_ports, until
+from stagepost.chain.genesis import Genesis, first_states
+from stagepost.chain.history import KeptBlock
+from stagepost.chain.master_blocks import AppliedMaster
+from stagepost.chain.messages import read_message
+from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.node.store import open_chain_store
+from stagepost.chain.proofs.proof_form import EndKind, ExecutedEnd, MessageProof
+from stagepost.chain.proofs.proof_making import ProofMaker, assembled
+from stagepost.chain.proofs.proof_rules import ProofVerifier
+from stagepost.chain.shard_blocks import make_block
+from stagepost.chain.snapshots import restored
 
 VALIDATORS = 7
 IDLE_EVERY_S = 0.3
@@ -29,6 +52,15 @@ WARM_UP_MESSAGES = 5
 SETTLED_WITHIN_S = 60.0
 CERTIFICATE_P99_MS_MAX = 150.0
 MASTER_P99_MS_MAX = 400.0
+PROOFS_CHECKED = 200
+PROOF_BYTES_MAX = 8 * 1024
+"""Bytes of a proof beside those of the message, at most, for seven validators and no change of configuration."""
+
+STATE_S = 200
+STATE_ACCOUNTS = 1_000
+BEGUN_MS = 1_800_000_000_000
+
+GENESIS_FILE = "genesis.tl"
 
 Times = dict[str, Any]
 Say = Callable[[Sequence[int]], None]
@@ -42,10 +74,11 @@ def measure() -> tuple[list[Reading], list[str]]:
     for name, run in (("in one process", in_one_process), ("as processes", as_processes)):
         with TemporaryDirectory() as folder:
             times, idle, loaded = asyncio.run(run(Path(folder)))
+            of_proofs, large = read_proofs(Path(folder)) if run is in_one_process else ([], [])
         of_run, faults = read(name, times, idle, loaded)
-        readings += of_run
-        missed += faults
-    return readings, missed
+        readings += of_run + of_proofs
+        missed += faults + large
+    return readings + read_state_size(), missed
 
 
 async def in_one_process(folder: Path) -> tuple[list[Times], tuple[float, float], tuple[float, float]]:
@@ -94,6 +127,8 @@ async def as_processes(folder: Path) -> tuple[list[Times], tuple[float, float], 
 def all_orders(folder: Path) -> list[Orders]:
     ports = free_ports(VALIDATORS)
     genesis_ms = int(time.time() * 1_000)
+    genesis = network_genesis(VALIDATORS, genesis_ms, Orders(0, 0, "", 0).lifetime_ms)
+    (folder / GENESIS_FILE).write_bytes(genesis.encode())
     return [
         Orders(number, VALIDATORS, str(folder), genesis_ms, ports=ports, keeps_all=False)
         for number in range(VALIDATORS)
@@ -151,3 +186,90 @@ def read(
         final = max(sum(loaded[0] <= at < loaded[1] for at in one[kind]) for one in times)
         readings.append(Reading(f"{where}, loaded: {what}", final / seconds, "/s"))
     return readings, missed
+
+
+def read_proofs(folder: Path) -> tuple[list[Reading], list[str]]:
+    """Make proofs of messages that the stored chain holds, and of others that expired unsent, and check them."""
+    genesis = Genesis.decode((folder / GENESIS_FILE).read_bytes())
+    maker = ProofMaker(genesis)
+    expired_s = genesis.time_ms // 1_000 + 1
+    for number in range(PROOFS_CHECKED):
+        maker.expect(read_message(numbered_message(number, genesis.time_ms).body, takes_cells=False))
+        unsent = some_primes(number, salt=number, expires_at_s=expired_s)
+        maker.expect(read_message(unsent.body, takes_cells=False))
+    store = open_chain_store(folder / "validator-0", genesis)
+
+    def take(kept: KeptBlock, applied: AppliedMaster | None) -> None:
+        maker.take(final_block(kept), applied)
+
+    restored(genesis, store, on_master=take)
+    asyncio.run(store.close())
+    proofs: dict[EndKind, list[MessageProof]] = {kind: [] for kind in (EndKind.EXECUTED, EndKind.NEVER)}
+    for made in maker.ready():
+        proof = assembled(made.own, made.sealed.part, maker.seals.key_blocks.get)
+        proofs[proof.kind].append(proof)
+    readings: list[Reading] = []
+    missed: list[str] = []
+    for kind, found in proofs.items():
+        where = f"{VALIDATORS} validators, proof of {kind.value}"
+        sizes = sorted(len(one.encode()) - own_bytes(one) for one in found)
+        alone = sorted(seconds_of(ProofVerifier(genesis), one) * 1e3 for one in found)
+        verifier = ProofVerifier(genesis)
+        verifier.check(found[0])
+        master = found[0].master
+        further = sorted(seconds_of(verifier, one) * 1e3 for one in found if one.master == master)
+        readings += [
+            Reading(f"{where}: size beside the message, p50", sizes[len(sizes) // 2], "bytes"),
+            Reading(f"{where}: size beside the message, most", sizes[-1], "bytes"),
+            Reading(f"{where}: check alone, p50", alone[len(alone) // 2], "ms"),
+            Reading(f"{where}: check of a further one of the block, p50", further[len(further) // 2], "ms"),
+        ]
+        if sizes[-1] > PROOF_BYTES_MAX:
+            missed.append(f"missed: {where} has {sizes[-1]} bytes, the target is {PROOF_BYTES_MAX}")
+    return readings, missed
+
+
+def read_state_size(seconds: int = STATE_S) -> list[Reading]:
+    """Size of a shard's state under load, from so many seconds of it: the memory of messages grows with their number, for
+    the time that the configuration says.
+    """
+    genesis = network_genesis(1, BEGUN_MS, 600_000)
+    first = first_states(genesis)
+    state, view, configuration = first.shard, first.master.view, genesis.configuration
+    session = first.master.shards[0].session.session_id
+    empty = len(state.encode())
+    began = time.process_time()
+    tracemalloc.start()
+    for second in range(1, seconds + 1):
+        now_ms = BEGUN_MS + second * 1_000
+        messages = [
+            some_primes(number % STATE_ACCOUNTS, salt=number, expires_at_s=now_ms // 1_000 + 60)
+            for number in range(second * LOADED_RATE, (second + 1) * LOADED_RATE)
+        ]
+        made, _ = make_block(state, session, configuration, view, messages, now_ms)
+        state = made.state
+    in_memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    count = seconds * LOADED_RATE
+    stored = (len(state.encode()) - empty) / count
+    remembered_s = (configuration.expiry_ahead_max_ms + configuration.proof_window_ms) / 1_000
+    in_full = LOADED_RATE * remembered_s
+    name = f"state at {LOADED_RATE} messages/s, remembered for {remembered_s:.0f} s"
+    return [
+        Reading(f"{name}: a message, stored", stored, "B"),
+        Reading(f"{name}: a message, in memory", in_memory / count, "B"),
+        Reading(f"{name}: all, stored", stored * in_full / 1e6, "MB"),
+        Reading(f"{name}: all, in memory", in_memory / count * in_full / 1e6, "MB"),
+        Reading(f"{name}: processor time of a block", (time.process_time() - began) / seconds * 1e3, "ms"),
+    ]
+
+
+def own_bytes(proof: MessageProof) -> int:
+    """Return how many bytes of the proof are those of the message itself."""
+    return 0 if isinstance(proof.end, ExecutedEnd) else len(proof.end.message)
+
+
+def seconds_of(verifier: ProofVerifier, proof: MessageProof) -> float:
+    began = time.perf_counter()
+    verifier.check(proof)
+    return time.perf_counter() - began

@@ -173,11 +173,11 @@ def _cost(spark: Any, roots: Sequence[int], out: Path, warm: Dump, whole: Dump) 
         _backfill(spark, warm, out / f"warm {number}")
     spent = []
     for dump, name in ((warm, "small"), (whole, "whole")):
-        before = _cpu_s(roots)
+        before = cpu_s(roots)
         _backfill(spark, dump, out / name)
-        spent.append(_cpu_s(roots) - before)
+        spent.append(cpu_s(roots) - before)
     receipt_s = (spent[1] - spent[0]) / (whole.lines - warm.lines)
-    written = sum(path.stat().st_size for path in (out / "whole" / "data").rglob("*.parquet"))
+    written = sum(path.stat().st_size for path in (out / "whole").rglob("day=*/*.parquet"))
     return Cost(
         receipt_s * 1e6,
         spent[1] - receipt_s * whole.lines,
@@ -194,17 +194,18 @@ class Stage(NamedTuple):
 def _verified(spark: Any, cluster: SparkCluster, warm: Dump, whole: Dump, folder: Path) -> Stage:
     roots = [_jvm(spark), *(worker.pid for worker in cluster.workers)]
     _verify(spark, warm, folder)
-    before = _cpu_s(roots)
-    return Stage(_verify(spark, whole, folder), _cpu_s(roots) - before)
+    before = cpu_s(roots)
+    return Stage(_verify(spark, whole, folder), cpu_s(roots) - before)
 
 
 def _verify(spark: Any, dump: Dump, folder: Path) -> float:
     """Wall time of the workers' own step: lines read, parsed, checked, and written with their partial state."""
-    from stagepost.pipeline.steps.checked_files import ACCOUNT, checking_pieces
+    from stagepost.pipeline.steps.checked_files import ACCOUNT, Target, checking_pieces
+    from stagepost.pipeline.tables.delta import today
+    from stagepost.pipeline.tables.store import TableStore
 
-    place = folder / "checked" / secrets.token_hex(4)
-    place.mkdir(parents=True)
-    step = checking_pieces(dump.pieces, SETS, str(place), str(folder))
+    store = TableStore.at(folder / "checked" / secrets.token_hex(4))
+    step = checking_pieces(dump.pieces, SETS, Target(store, "0", today()))
     began = time.perf_counter()
     accounts = spark.range(0, len(dump.pieces), 1, len(dump.pieces)).mapInArrow(step, ACCOUNT).collect()
     took_s = time.perf_counter() - began
@@ -233,7 +234,7 @@ def _jvm(spark: Any) -> int:
     return int(spark.sparkContext._gateway.proc.pid)
 
 
-def _cpu_s(roots: Sequence[int]) -> float:
+def cpu_s(roots: Sequence[int]) -> float:
     """Of this process, and of these with all below them, those that have ended included."""
     parents: dict[int, int] = {}
     times: dict[int, float] = {}

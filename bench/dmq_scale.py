@@ -26,7 +26,7 @@ from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.history import TraceHash
-from stagepost.simulation.link import Link
+from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit
 from stagepost.simulation.world import NODE_PORT, World
@@ -36,7 +36,7 @@ BODY_BYTES = 900
 
 LIFE_S = 1_700
 SETTLE_S = 30.0
-LINK = Link(latency_s=0.05, jitter_s=0.02)
+LINK = LinkSettings(latency_s=0.05, jitter_s=0.02)
 REAL_S_MAX = 3_600.0
 NODES, POOLS, MESSAGES, RATE = 42, 3_000, 600, 50.0
 DEGREES = (4, 8, 20)

@@ -230,6 +230,7 @@ def _config(folder: Path, ports: list[int]) -> NodeConfig:
         port=0,
         network_magic=NETWORK_MAGIC,
         peer_sharing=False,
+        mempool_pool_percent=100,
         topology=Topology(local_roots=(LocalRoot(points, len(points), len(points)),)),
         unsafe=UnsafeOverrides(loopback_unlimited=True),
     )

@@ -23,7 +23,7 @@ from bench.pipeline_processes import Memory
 from bench.receipts import SETS, receipts
 from bench.whole_path import Reading
 from stagepost.errors import ConfigError, StagepostError
-from stagepost.pipeline.tables.manifest import LIVES, read_manifest
+from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.names import STATUSES
 from stagepost.topics.topic import Record
@@ -92,9 +92,9 @@ class Behind:
 
     def _rows_shown(self) -> int:
         manifest = read_manifest(self._tables)
-        if manifest is None or manifest.reports is None:
-            return 0
-        return sum(batch.rows for batch in manifest.batches if LIVES in batch.files)
+        if manifest is None or manifest.reports is None or manifest.waiting:
+            return self.rows_shown
+        return manifest.total.rows
 
     @property
     def rows_shown(self) -> int:

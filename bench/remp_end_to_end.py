@@ -79,7 +79,9 @@ def measure() -> tuple[list[Reading], list[str]]:
 
 def message_of(run: bytes, number: int) -> bytes:
     """Return a message that differs from all others, to the accounts of all shards in turn."""
-    return SumMessage(account_of(run, number % ACCOUNTS), 2 + number // ACCOUNTS).data
+    return SumMessage(account_of(run, number % ACCOUNTS), 2 + number // ACCOUNTS).data(
+        int(time.time() * 1_000)
+    )
 
 
 @dataclass

@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import cycle, islice
+from typing import TypeVar
 
 from nacl.bindings import crypto_sign_open
 
 from bench.measure import Step
 from bench.traffic import MESSAGE_BYTES, AllPools, Signers
 from stagepost.dmq.message import USUAL_SHAPE, DmqMessage, sign_message
-from stagepost.dmq.validation import ValidationRules, Validator
+from stagepost.dmq.validation import MessageValidator, ValidationRules
 from stagepost.ground.crypto import ed25519, kes
 from stagepost.ground.crypto.operational_certificate import issue
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.wire.framing import Framer, ItemLimits
 from stagepost.ground.wire.mux import Direction, lane_number, split_payload
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.receipt_fields import decode_members
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
+from stagepost.remp.validator_sets import Session, SetMember, ValidatorSets
+
+T = TypeVar("T")
 
 DIFFERENT_MESSAGES = 400
 PERIODS = kes.periods_of(kes.DMQ_DEPTH)
@@ -62,7 +68,7 @@ def repeated(call: Callable[[], object]) -> Callable[[int], None]:
     return repeat
 
 
-def in_turn(messages: Sequence[DmqMessage], check: Callable[[DmqMessage], object]) -> Callable[[int], None]:
+def in_turn(messages: Sequence[T], check: Callable[[T], object]) -> Callable[[int], None]:
     """A different message each time, as a node sees them: a processor that is shown one signature again and again
     learns its way through it by heart, and then checks it in 95 % of the time that another one takes."""
     following = cycle(messages)
@@ -96,7 +102,7 @@ def steps() -> Iterator[list[Step]]:
     message, key = a_message()
     raw, content, receipt = message.raw, message.signed_bytes, _a_receipt()
     messages = different_messages()
-    validator = Validator(ValidationRules(), AllPools())
+    validator = MessageValidator(ValidationRules(), AllPools())
     assert not any(validator.check_signatures(message) for message in messages)
     with _segments_received(raw) as receive:
         yield [
@@ -113,6 +119,8 @@ def steps() -> Iterator[list[Step]]:
             Step("frame one message of 1.5 kB", repeated(lambda: _frame(raw))),
             Step("decode one receipt, checked", repeated(lambda: decode_members(receipt)), 0.02),
             Step("one receipt, JSON to values", repeated(lambda: Receipt.from_json(receipt))),
+            Step("signer of a receipt, 1 session", _signers_found(1)),
+            Step("signer of a receipt, 35,000 sessions", _signers_found(35_000), 0.08),
             Step("KES evolve, worst period", _evolve_at_half()),
             Step("KES key generation", repeated(lambda: kes.SigningKey.generate(_KES_SEED))),
         ]
@@ -125,6 +133,35 @@ def _a_receipt() -> bytes:
         ExternalMessageId(bytes(32)), Accepted(Level.COLLATOR, block), 1_700_000_000_000, bytes(32)
     )
     return receipt.sign(_COLD_SEED).to_json().encode()
+
+
+SESSION_MS = 250_000
+"""Milliseconds of a session: 35,000 of them are about a hundred days of one shard."""
+
+
+@lru_cache(maxsize=2)
+def _signers_found(sessions: int) -> Callable[[int], None]:
+    """Look a key up at times that are spread over all of its sessions."""
+    public_key = ed25519.public_key(_COLD_SEED)
+    members = (SetMember(0, public_key, key_id(public_key)),)
+    sets = ValidatorSets(
+        {},
+        [
+            Session(
+                number.to_bytes(32),
+                0,
+                WHOLE_SHARD,
+                number,
+                members,
+                number * SESSION_MS,
+                (number + 1) * SESSION_MS,
+            )
+            for number in range(sessions)
+        ],
+    )
+    sets.source(members[0].key_id, 0)  # the index is made by the first look-up
+    times = [step * 7_919 % (sessions * SESSION_MS) for step in range(1_000)]
+    return in_turn(times, lambda time_ms: sets.source(members[0].key_id, time_ms))
 
 
 def _verify_cold(message: DmqMessage) -> bool:
