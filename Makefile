@@ -6,9 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 CHECKED := $(wildcard src rigs tests tools bench examples)
 SCALE ?= commit
+# Two workers a core: half of the suite's time is waiting for processes, clocks and other people's start-up.
+WORKERS ?= 4
+# Every test of a process starts Python anew; compiled modules are kept, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check soak bench bench-full bench-large docs fuzz requirements clean FORCE
+.PHONY: help demo quick test check lint soak model bench bench-full bench-large docs fuzz requirements clean FORCE
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
@@ -16,23 +20,25 @@ help: ## list these targets
 demo: $(VENV)/demo.stamp ## install with the spark and web extras, then run the demo
 	$(BIN)/stagepost demo
 
-quick: $(VENV)/test.stamp ## while you write: format, lint, types, tidiness, and the unit and property tests that are not slow; aim: under 90 s on two idle cores
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy --strict $(CHECKED)
+quick: lint ## while you write: format, lint, types, tidiness, and the unit and property tests that are not slow; aim: under 90 s on two idle cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow and not fuzz' --hypothesis-profile=quick tests/unit tests/property
 
-test: check ## checks, then the whole suite on two cores; SEED=n repeats a run
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(if $(SEED),--hypothesis-seed=$(SEED))
+test: lint ## format, lint, types, then the whole suite; SEED=n repeats a run, WORKERS=n sets the processes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(if $(SEED),--hypothesis-seed=$(SEED))
 
-check: $(VENV)/test.stamp ## format, lint, types, tidiness
+check: lint ## format, lint, types, tidiness
+	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
+
+lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict $(CHECKED)
-	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 
 soak: $(VENV)/test.stamp ## long runs into results/; SCALE=release for the counts of a release
 	$(BIN)/python tests/soak/run.py --scale $(SCALE)
+
+model: $(VENV)/base.stamp ## check the models of the agreement with Spin (Debian packages spin and gcc)
+	$(BIN)/python tools/model.py
 
 bench: $(VENV)/bench.stamp ## measure and print; CHECK=1 fails when a budget is missed; PART=steps, path, node, remp, chain, network, bus, pipeline, freshness, web, kafka, cluster, scale, gouroboros or delivery for one part
 ifneq ($(PART),delivery)
@@ -50,9 +56,10 @@ bench-full: $(VENV)/bench.stamp ## reliable publishing beside other systems: eve
 bench-large: $(VENV)/bench.stamp ## ten million receipts through Spark against one million; 12 GB of disk
 	$(BIN)/python -m bench.receipt_tables --large
 
-docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md and docs/images from the code, docs/promises.md from results
+docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md, docs/tables.md and docs/images from the code, docs/promises.md from results
 	$(BIN)/python tools/protocol_docs.py docs/protocols
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
+	$(BIN)/python tools/tables_docs.py docs/tables.md
 	$(BIN)/python tools/promises_docs.py docs/promises.md
 	$(BIN)/python tools/trace_picture.py docs/images/trace.svg
 	$(BIN)/python tools/scale_plan.py --update docs/scale.md
@@ -98,12 +105,17 @@ $(VENV)/demo.stamp: $(VENV)/base.stamp requirements/demo.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/demo.txt
 	@touch $@
 
-# The browser is the system's: its own package brings it, where we may ask for one.
+# Browser and model checker are the system's: their own packages bring them, where we may ask for one.
 $(VENV)/browser.stamp: $(VENV)/made-for
 	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo 'installing Chromium for the tests of the dashboard'; \
 	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium) >/dev/null 2>&1 \
 	    || echo 'Chromium cannot be installed here: tests that need a browser are left out' >&2; \
+	fi
+	@if ! command -v spin >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'installing Spin for the models of the agreement'; \
+	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends spin) >/dev/null 2>&1 \
+	    || echo 'Spin cannot be installed here: tests of the models are left out' >&2; \
 	fi
 	@touch $@
 

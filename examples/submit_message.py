@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from stagepost.client import Client, Rejected
-from stagepost.dmq.keys.signing_pair import kes_schedule_for, load_signing_pair
+from stagepost.dmq.keys.kes_clock import kes_schedule_for
+from stagepost.dmq.keys.signing_pair import load_signing_pair
 
 TTL_S = 600
 BODY_BYTES_MIN = 90

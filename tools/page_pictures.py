@@ -21,6 +21,7 @@ from typing import Literal
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rigs.dashboard_world import DashboardWorld
+from stagepost.web.access.security import hash_of, new_token
 from stagepost.web.access.settings import WebSettings
 from tests.browser.chromium import chromium_path
 from tests.browser.served import a_node, an_outbox, served
@@ -28,6 +29,7 @@ from tests.browser.tables_world import write_tables
 
 WIDTH, HEIGHT = 1_280, 780
 PICTURE_BYTES_MAX = 200_000
+TOKEN = new_token()
 
 
 def main(out: Path, tables: Path | None = None) -> int:
@@ -48,21 +50,27 @@ def main(out: Path, tables: Path | None = None) -> int:
         if tables is None:
             tables = data / "tables"
             write_tables(tables, now_ms)
-        settings = WebSettings(data, tables=tables, keys=data / "keys")
+        settings = WebSettings(
+            data, tables=tables, keys=data / "keys", token_hash=hash_of(TOKEN), open_reading=True
+        )
         server = parts.enter_context(served(settings))
         browser = parts.enter_context(sync_playwright()).chromium.launch(executable_path=chromium_path())
         parts.callback(browser.close)
         shots = {name: f"/trace/{identifier}" for name, identifier in ids.items()}
         shots |= {
-            name: f"/{name}" for name in ("live", "messages", "queues", "validators", "peers", "analytics")
+            name: f"/{name}"
+            for name in ("live", "messages", "queues", "validators", "peers", "observatory", "analytics")
         }
         shots["overview"] = "/"
         shots["trace-dark"] = shots["trace"]
+        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+        context.request.get(f"{server.base}/login", params={"token": TOKEN})
         for name, path in shots.items():
             scheme: Literal["dark", "light"] = "dark" if name.endswith("dark") else "light"
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+            page = context.new_page()
+            page.emulate_media(color_scheme=scheme)
             page.goto(server.base + path, wait_until="load")
-            if name == "analytics":
+            if name in ("analytics", "observatory"):
                 page.wait_for_selector("[data-drawn]")
             page.wait_for_timeout(300)
             target = out / f"{name}.png"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stagepost.catchain import overlay_protocol
 from stagepost.dmq import local_notification, local_submission, peer_sharing, submission
+from stagepost.dmq.cardano import state_query
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.specs import ALL_SPECS
 from stagepost.full_node.local_client import INTAKE_VERSION, INTAKE_VERSIONS
@@ -26,26 +27,29 @@ SPECS = (*ALL_SPECS, *LINK_SPECS)
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 
 ORIGINS: dict[str, str] = {
-    handshake.HANDSHAKE.name: "Protocol 0, first and alone on every connection.",
-    keep_alive.KEEP_ALIVE.name: "Node to node. The cookie must come back unchanged.",
-    peer_sharing.PEER_SHARING.name: "Node to node, where both sides agreed to it in the handshake.",
-    submission.SUBMISSION_V1.name: "Node to node, handshake version 1. The initiator supplies.",
-    submission.SUBMISSION_V2.name: "Node to node, handshake version 2. The initiator pulls.",
-    submission.SEED_SUBMISSION.name: "Node to node, as the project's documents give it. The initiator supplies.",
-    local_submission.LOCAL_SUBMISSION.name: "Node to client, as running nodes do it: without time limits.",
-    local_submission.SEED_LOCAL_SUBMISSION.name: "Node to client, as the project's documents give it.",
-    local_notification.LOCAL_NOTIFICATION.name: "Node to client, as running nodes do it: without time limits.",
-    local_notification.SEED_LOCAL_NOTIFICATION.name: "Node to client, as the project's documents give it.",
+    handshake.HANDSHAKE.name: "Protocol 0. It comes first on every connection; other protocols begin after it.",
+    keep_alive.KEEP_ALIVE.name: "Node to node. The server returns the client's cookie unchanged, which shows that the connection works.",
+    peer_sharing.PEER_SHARING.name: "Node to node, if both sides agreed to it in the handshake. The client asks for addresses of other peers.",
+    submission.SUBMISSION_V1.name: "Node to node, handshake version 1. The initiator of the connection supplies messages.",
+    submission.SUBMISSION_V2.name: "Node to node, handshake version 2. The initiator of the connection pulls messages.",
+    submission.SEED_SUBMISSION.name: "Node to node, as in the project's documents (profile `seed`). The initiator of the connection supplies messages.",
+    local_submission.LOCAL_SUBMISSION.name: "Program to node, as in the nodes that run today: without time limits. The program submits messages.",
+    local_submission.SEED_LOCAL_SUBMISSION.name: "Program to node, as in the project's documents (profile `seed`). The program submits messages.",
+    local_notification.LOCAL_NOTIFICATION.name: "Program to node, as in the nodes that run today: without time limits. The program receives messages.",
+    local_notification.SEED_LOCAL_NOTIFICATION.name: "Program to node, as in the project's documents (profile `seed`). The program receives messages.",
+    state_query.LOCAL_STATE_QUERY.name: (
+        "DMQ node to cardano-node, number 7 on the cardano-node's socket. The DMQ node asks for time, epoch and stake."
+    ),
     link_authentication.AUTHENTICATION.name: (
-        "Links, right after the handshake: both sides prove their keys. Nothing else is served before."
+        "Links, right after the handshake. Both sides prove their keys; no other protocol is served before."
     ),
     overlay_protocol.CATCHAIN_OVERLAY.name: (
-        "Links between members of a session. Each side opens one, and speaks in it alone."
+        "Links between members of a session. Each side opens one instance of the protocol, and only that side sends in it."
     ),
-    link_protocols.REMP_MESSAGES.name: "Links between full nodes and validators, opened by the full node.",
-    link_protocols.REMP_RECEIPTS.name: "Links between full nodes and validators, opened by the validator.",
+    link_protocols.REMP_MESSAGES.name: "Links between full nodes and validators. The full node opens it and sends external messages.",
+    link_protocols.REMP_RECEIPTS.name: "Links between full nodes and validators. The validator opens it and sends receipts.",
     local_intake.LOCAL_INTAKE.name: (
-        "The local socket of a full node: programs hand in external messages, and follow them."
+        "The local socket of a full node. Programs submit external messages and follow them."
     ),
 }
 
@@ -74,7 +78,7 @@ def _protocol_page(spec: ProtocolSpec) -> str:
     if spec.pipelined:
         waiting = " and ".join(state.name for state in spec.pipelined)
         parts.append(
-            f"Pipelining: while answers are due in {waiting}, the asker may go on asking; answers keep the order."
+            f"Pipelining: while answers in {waiting} are due, the requesting side may send further requests; answers come in the order of the requests."
         )
     return "\n\n".join(parts) + "\n"
 
@@ -87,8 +91,8 @@ def _overview() -> str:
         "## Wire profiles",
         _profiles_table(),
         "## Links",
-        "Full nodes and validators have connections of their own, on a listening address of their own; "
-        "a DMQ peer never sees these numbers.",
+        "Links are the connections of full nodes and validators. They have a listening address and protocol numbers of their own, "
+        "which DMQ peers do not use.",
         _links_table(),
         "## Handshake versions",
         _versions_table(),
@@ -102,18 +106,20 @@ def _profiles_table() -> str:
     facts: dict[str, Callable[[Profile], str]] = {
         **{protocol.value: _number(protocol) for protocol in MiniProtocol},
         "tags of message submission": lambda profile: profile.flavour.value,
-        "lists written": lambda profile: profile.list_form.value,
-        "message layouts read": lambda profile: ", ".join(
+        "form of written lists": lambda profile: profile.list_form.value,
+        "message layouts that are read": lambda profile: ", ".join(
             sorted(f"{layout.value} elements" for layout in profile.message_layouts)
         ),
         "versions proposed, node to node": lambda profile: ", ".join(
             map(str, profile.node_versions_proposed)
         ),
-        "first mini-protocol within, node / local": lambda profile: (
+        "time for the first mini-protocol to begin, node / local": lambda profile: (
             f"{profile.start_node_within_s:g} s / {profile.start_local_within_s:g} s"
         ),
-        "ids unacknowledged at most": lambda profile: str(profile.window.ids_unacknowledged_max),
-        "supplier without news answers after": lambda profile: f"{profile.no_news_reply_s:g} s",
+        "unacknowledged ids at most": lambda profile: str(profile.window.ids_unacknowledged_max),
+        "time after which a supplier without new messages answers a blocking request": lambda profile: (
+            f"{profile.no_news_reply_s:g} s"
+        ),
     }
     rows = ((name, *(fact(profile) for profile in PROFILES.values())) for name, fact in facts.items())
     return table(("", *PROFILES), rows)

@@ -11,17 +11,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from math import ceil, log2
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-import msgspec
-
 from stagepost.ground.statemachine.render import table
-from stagepost.pipeline.tables.manifest import LIVES, MANIFEST_BYTES_MAX, RECORDS, STATE, Batch, Manifest
 
 
 class Figure(NamedTuple):
@@ -31,6 +28,7 @@ class Figure(NamedTuple):
 
 
 BENCH = "python bench/run.py --only"
+HISTORY = "python -m bench.table_history FOLDER --plan"
 CLUSTER = "python bench/cluster.py --receipts 69000 --warm-up 9200"
 NETWORK = "python bench/dmq_scale.py --nodes 42 --messages 600 --peers 4 8 12 20"
 MEASURED = {
@@ -40,7 +38,11 @@ MEASURED = {
     "to tables, embedded": Figure(152.0, "µs", CLUSTER),
     "to tables, cluster": Figure(214.0, "µs", CLUSTER),
     "receipt in a topic": Figure(752, "B", CLUSTER),
-    "receipt in the tables": Figure(113, "B", CLUSTER),
+    "receipt in records": Figure(104, "B", HISTORY),
+    "receipt in receipts": Figure(22, "B", HISTORY),
+    "receipt in state": Figure(24, "B", HISTORY),
+    "one more file, every commit": Figure(5.2, "µs", HISTORY),
+    "one more file, every listing": Figure(3.3, "µs", HISTORY),
     # Seven validators and a full node, all on two cores, when both are full.
     "messages when two cores are full": Figure(300, "/s", f"{BENCH} remp"),
     # A real node with its durable store, replies of ten messages that one peer each announces, in signature checks.
@@ -75,8 +77,8 @@ POOLS = 3_000
 PEERS = 20
 LIFE_S = 1_800
 MESSAGES_OF_A_POOL = {"one in ten minutes": 1 / 600, "thirty in half an hour, the limit": 30 / 1_800}
-BATCHES_BEFORE_FOLDING = 25
-ROWS_PER_FILE = 1_000_000
+FILES_PER_DAY_MAX = 25
+FILE_BYTES_AIM = 64 * 2**20
 DAY_S = 86_400
 
 
@@ -114,7 +116,7 @@ def pipeline_table() -> str:
     rows = []
     for found in map(plan, RATES):
         topic = found.receipts * measured("receipt in a topic") / 1e6
-        kept = found.receipts * measured("receipt in the tables") * DAY_S / 1e12
+        kept = found.receipts * receipt_bytes() * DAY_S / 1e12
         rows.append(
             (
                 f"{found.rate:,}",
@@ -222,94 +224,68 @@ def hot_key_receipts() -> float:
     return 1e6 / measured("to tables, cluster")
 
 
-# Compaction
+# Compaction and files of the log
 
-Policy = Callable[[Sequence[int]], int]
-"""From which of the batches on, by their sizes, all are folded into one; their number if none are."""
-
-
-def everything(sizes: Sequence[int]) -> int:
-    return 0 if len(sizes) > BATCHES_BEFORE_FOLDING else len(sizes)
-
-
-def like_sizes(sizes: Sequence[int]) -> int:
-    """What the stream does: from the first that is no larger than all after it together."""
-    if len(sizes) <= BATCHES_BEFORE_FOLDING:
-        return len(sizes)
-    after = sum(sizes)
-    for place, size in enumerate(sizes):
-        after -= size
-        if size <= after:
-            return place
-    return len(sizes)
+TABLES_OF_RECEIPTS = ("records", "receipts", "state")
+KEPT_DAYS = 30
 
 
 @cache
-def rewritten(batches: int, policy: Policy) -> tuple[float, int]:
-    """How often a record is written again on average, and the most batches that stand side by side."""
-    sizes: list[int] = []
-    moved = most = 0
+def rewritten(batch_bytes: int, batches: int) -> tuple[float, int]:
+    """Return how often a byte is written again on average, and the files of a day, when each batch adds one file and all
+    that are below the aim become as few as can be once they are more than `FILES_PER_DAY_MAX`.
+    """
+    small, full, moved = [], 0, 0
     for _ in range(batches):
-        sizes.append(1)
-        most = max(most, len(sizes))
-        first = policy(sizes)
-        if len(sizes) - first > 1:
-            folded = sum(sizes[first:])
-            moved += folded
-            sizes[first:] = [folded]
-    return moved / batches, most
+        if batch_bytes >= FILE_BYTES_AIM:
+            full += 1
+            continue
+        small.append(batch_bytes)
+        if len(small) > FILES_PER_DAY_MAX:
+            whole = sum(small)
+            moved += whole
+            full += whole // FILE_BYTES_AIM
+            small = [whole % FILE_BYTES_AIM]
+    return moved / (batches * batch_bytes), full + len(small)
 
 
 def compaction_table() -> str:
     rows = []
-    for name, seconds in (("an hour", 3_600), ("a day", DAY_S), ("30 days", 30 * DAY_S)):
-        batches = int(seconds / BATCH_S)
-        whole, folded = rewritten(batches, everything), rewritten(batches, like_sizes)
-        rows.append((name, f"{batches:,}", f"{whole[0]:,.1f}", f"{folded[0]:,.1f}", str(folded[1])))
-    return table(
-        (
-            "after",
-            "batches",
-            f"all into one after {BATCHES_BEFORE_FOLDING}",
-            "batches of like size",
-            "batches side by side",
-        ),
-        rows,
-    )
+    for found in (plan(rate) for rate in (10, 100, *RATES)):
+        batch_bytes = round(found.receipts * BATCH_S * measured("receipt in records"))
+        times, files = rewritten(batch_bytes, int(DAY_S / BATCH_S))
+        rows.append((f"{found.rate:,}", f"{batch_bytes / 1e6:,.1f} MB", f"{times:,.1f}", f"{files:,}"))
+    return table(("messages/s", "a batch", "written again", "files of a day"), rows)
 
 
-# The manifest
+def receipt_bytes() -> float:
+    """Return the bytes of a receipt in all tables that hold its rows."""
+    return sum(measured(f"receipt in {name}") for name in TABLES_OF_RECEIPTS)
 
 
-def manifest_bytes(rows: int) -> int:
-    """As it is written when so many records are kept in one batch, folded, in files of each kind."""
-    name = "data/00000001-0123abcd/{}/part-00000-01234567-89ab-cdef-0123-456789abcdef-c000.zstd.parquet"
-    files = max(1, rows // ROWS_PER_FILE)
-    batch = Batch({kind: [name.format(kind)] * files for kind in (RECORDS, STATE, LIVES)}, rows=rows)
-    return len(msgspec.json.format(msgspec.json.encode(Manifest(batches=[batch])), indent=1))
+def log_s(rate: int, days: int = KEPT_DAYS, batch_s: float = BATCH_S) -> tuple[int, float]:
+    """Return the files of these tables after so many days, and the processor seconds by which their logs make a batch dearer."""
+    batches = int(DAY_S / batch_s)
+    sizes = [plan(rate).receipts * batch_s * measured(f"receipt in {name}") for name in TABLES_OF_RECEIPTS]
+    files = days * sum(rewritten(round(size), batches)[1] for size in sizes)
+    each_us = measured("one more file, every commit") + measured("one more file, every listing")
+    return files, files * each_us / 1e6
 
 
-def days_until(limit: int, receipts: int) -> float:
-    """How long records can be kept before the manifest is larger than that."""
-    per_file = (manifest_bytes(1_001 * ROWS_PER_FILE) - manifest_bytes(ROWS_PER_FILE)) / 1_000
-    return limit / per_file * ROWS_PER_FILE / receipts / DAY_S
-
-
-def manifest_table() -> str:
+def files_table() -> str:
     rows = []
-    for found in map(plan, RATES):
-        size = manifest_bytes(found.receipts * DAY_S)
-        rows.append(
-            (
-                f"{found.rate:,}",
-                f"{3 * max(1, found.receipts * DAY_S // ROWS_PER_FILE):,}",
-                f"{size / 1e6:,.1f} MB",
-                f"{size / BATCH_S / 1e6:,.2f} MB/s",
-                f"{days_until(MANIFEST_BYTES_MAX, found.receipts):,.1f}",
-            )
-        )
-    limit = f"days until {MANIFEST_BYTES_MAX // 2**20} MiB"
-    return table(("messages/s", "files, a day's records", "manifest", "written", limit), rows)
+    for rate in (10, 100, *RATES):
+        files, seconds = log_s(rate)
+        slow_files, slow_s = log_s(rate, batch_s=60.0)
+        rows.append((f"{rate:,}", f"{files:,}", f"{seconds:,.1f} s", f"{slow_files:,}", f"{slow_s:,.1f} s"))
+    head = (
+        "messages/s",
+        "files, batches of 5 s",
+        "for every batch",
+        "files, batches of 60 s",
+        "for every batch",
+    )
+    return table(head, rows)
 
 
 # The DMQ network
@@ -359,7 +335,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "shards": shards_table,
     "keys": keys_table,
     "compaction": compaction_table,
-    "manifest": manifest_table,
+    "files": files_table,
     "dmq": dmq_table,
 }
 _PLACE = re.compile(r"(<!-- scale_plan: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

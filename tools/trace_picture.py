@@ -23,7 +23,7 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import StatusRecord
 from stagepost.remp.shard import BlockId
-from stagepost.remp.validator_sets import Session, Validator, ValidatorSets
+from stagepost.remp.validator_sets import Session, SetMember, ValidatorSets
 from stagepost.remp.verdict.trace import trace_of
 from stagepost.trace.drawing import draw_trace
 
@@ -61,7 +61,7 @@ def story() -> list[StatusRecord]:
 
 def sets() -> ValidatorSets:
     keys = [ed25519.public_key(seed_of(number)) for number in range(VALIDATORS)]
-    members = tuple(Validator(index, key, key_id(key)) for index, key in enumerate(keys))
+    members = tuple(SetMember(index, key, key_id(key)) for index, key in enumerate(keys))
     full_node = ed25519.public_key(seed_of(FULL_NODE))
     return ValidatorSets({key_id(full_node): full_node}, [Session(bytes(32), 0, WHOLE, 1, members)])
 
