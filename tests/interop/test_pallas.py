@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from rigs.peer_builds import rust_program
-from stagepost.client import AsyncClient
 from stagepost.devnet.cardano_node import PretendLedger, pretend_cardano_node
 from stagepost.dmq.node.cardano_source import CardanoSource
 from stagepost.dmq.node.config import CardanoAccess
-from stagepost.dmq.outcome import Accepted
 from stagepost.endpoints import (
     ConnectionKind,
     LocalMessageNotificationClient,
@@ -35,11 +33,12 @@ from tests.interop.local_talks import (
     serves_submissions,
     submits_and_is_answered,
 )
+from tests.interop.pallas_node import pallas_node
 from tests.interop.peer_programs import InteropPool, PeerProgram
+from tests.worlds.dmq import untouched_machine
 from tests.worlds.dmq.cardano_answers import LedgerState, generated_pools
 from tests.worlds.dmq.cardano_node import PretendCardanoNode
-from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, Pool, ending, write_pools
-from tests.worlds.dmq.operator_machine import DMQ_MAGIC, mainnet_ledger, operator_machine
+from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess, ending, write_pools
 
 pytestmark = pytest.mark.xdist_group("interop-rust")
 
@@ -150,13 +149,7 @@ def test_its_node_is_asked_for_stake_and_understood(
 
     async def scene() -> None:
         source = CardanoSource(access, SocketNetwork(), SystemClock(), tmp_path)
-        log = tmp_path / "log"
-        running: asyncio.Task[None] | None = None
-        async with PeerProgram.started(program, "state-server", socket, log=log, magic=ledger.magic) as peer:
-            await peer.hear("listening")
-            for question, answer in ledger.answers().items():
-                await peer.do("answer", question.hex(), answer.hex())
-                await peer.hear("will-answer")
+        async with pallas_node(program, ledger, socket, tmp_path / "log") as peer:
             running = asyncio.create_task(source.watch())
             try:
                 assert "32791" in (await peer.hear("connected"))["version"]
@@ -247,27 +240,19 @@ def test_its_client_is_refused_by_our_double_of_another_network(program: Path, t
     asyncio.run(scene())
 
 
-def test_the_guides_files_start_our_node_beside_its_node(program: Path, tmp_path: Path) -> None:
-    first, second = Pool(), Pool()
-    ledger = mainnet_ledger(first, second)
+@pytest.mark.parametrize(
+    ("role", "count"), [("relay", 0), ("relay", 1), ("relay", 24), ("relay", 3000), ("bp", 3000)]
+)
+def test_the_guides_files_start_our_node_beside_its_node(
+    program: Path, tmp_path: Path, role: str, count: int
+) -> None:
+    """Files, service line, paths, addresses and ports are the guide's; its node restarts in between."""
+    why = untouched_machine.missing()
+    if why is not None:
+        pytest.skip(why)
 
-    async def scene() -> None:
-        async with operator_machine(tmp_path, "relay") as here:
-            log = tmp_path / "pallas-log"
-            socket = here.cardano_socket
-            async with PeerProgram.started(
-                program, "state-server", socket, log=log, magic=ledger.magic
-            ) as peer:
-                await peer.hear("listening")
-                for question, answer in ledger.answers().items():
-                    await peer.do("answer", question.hex(), answer.hex())
-                    await peer.hear("will-answer")
-                await here.until(lambda: here.said("stake taken") == 1)
-                async with AsyncClient.connect(here.dmq_socket, DMQ_MAGIC, PROFILE) as client:
-                    assert await client.submit(first.message()) == Accepted()
-            await here.until(lambda: here.said("cardano-node cannot be asked") >= 1)
-            async with AsyncClient.connect(here.dmq_socket, DMQ_MAGIC, PROFILE) as client:
-                assert await client.submit(second.message()) == Accepted()
-            assert await asyncio.to_thread(here.end) == 0
+    found = untouched_machine.run_scene(tmp_path, role, count, "tests.interop.pallas_node", str(program))
 
-    asyncio.run(scene())
+    accepted = min(count, 3)
+    assert found["outcomes"] == ["accepted"] * accepted + ["POOL_UNKNOWN"] * (3 - accepted)
+    assert found["counted"] == f"dmq_node_submissions_accepted {accepted}"

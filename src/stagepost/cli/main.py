@@ -122,6 +122,10 @@ SUBCOMMANDS = {
 }
 
 
+OTHER_NAMES = {"dmq-node": ("node", "dmq")}
+"""Commands by the name under which a link starts the program, so that a service line of dmq-node stays as it is."""
+
+
 def _similar(name: str, known: list[str]) -> list[str]:
     import difflib
 
@@ -221,7 +225,9 @@ def _tell_unused() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    if arguments is None:
+        arguments = [*OTHER_NAMES.get(os.path.basename(sys.argv[0]), ()), *sys.argv[1:]]
+    sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str]) -> int:

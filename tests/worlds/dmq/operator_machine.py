@@ -1,4 +1,7 @@
-"""An operator's machine in a folder: the files and command lines of the public guides, and the node that they start."""
+"""An operator's machine in a folder: the files and command lines of the public guides, and the node that they start.
+
+The files are the bytes that the guide's commands write (`tests/vectors/cardano/guide`), and so is the service line.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,25 @@ from stagepost.ground.crypto.hashing import pool_id
 from tests.worlds.dmq.cardano_answers import LedgerState, generated_pools, vectors
 from tests.worlds.dmq.node_processes import Pool
 
+GUIDE = Path(__file__).parents[2] / "vectors" / "cardano" / "guide"
 FILES = {entry["id"]: entry["file"] for entry in vectors("operator-files")["files"]}
-LINES = {entry["id"]: entry["argv"] for entry in vectors("operator-files")["command_lines"]}
 MAINNET = vectors("genesis-and-clock")["genesis_files"][0]
 WITHIN_S = 120.0
 PROMETHEUS_PORT = 12_000
 """Port in the guide's configuration."""
 DMQ_MAGIC = 2_912_307_721
 CARDANO_MAGIC = 764_824_073
+
+
+INSTALLED = Path(sys.executable).parent / "stagepost"
+"""The installed program; an operator links it to the name that the service line has."""
+
+
+def service_line(role: str) -> list[str]:
+    """Return the words of ExecStart in the guide's service of this role."""
+    lines = (GUIDE / f"dmq-{role}.service").read_text().splitlines()
+    (line,) = (line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart="))
+    return line.split()
 
 
 def a_free_port() -> int:
@@ -54,14 +68,17 @@ class OperatorMachine:
         self.files = {
             f"{kind}-{role}.json": folder / f"opt/dmq/{kind}-{role}.json" for kind in ("config", "topology")
         }
-        config = json.dumps(FILES[f"config-{role}.json"])
-        topology = json.loads(json.dumps(FILES[f"topology-{role}.json"]))
+        config, topology = ((GUIDE / name).read_bytes() for name in self.files)
         if not is_untouched:
-            config = config.replace('"/cardano', f'"{folder}/cardano')
-            config = config.replace(f"127.0.0.1 {PROMETHEUS_PORT}", f"127.0.0.1 {self.prometheus}")
-            topology["localRoots"][0]["accessPoints"][0] |= {"address": "127.0.0.1", "port": a_free_port()}
-        for path, content in zip(self.files.values(), (config, json.dumps(topology)), strict=True):
-            path.write_text(content)
+            config = config.replace(b'"/cardano', f'"{folder}/cardano'.encode())
+            config = config.replace(
+                f"127.0.0.1 {PROMETHEUS_PORT}".encode(), f"127.0.0.1 {self.prometheus}".encode()
+            )
+            root = FILES[f"topology-{role}.json"]["localRoots"][0]["accessPoints"][0]
+            topology = topology.replace(root["address"].encode(), b"127.0.0.1")
+            topology = topology.replace(str(root["port"]).encode(), str(a_free_port()).encode())
+        for path, content in zip(self.files.values(), (config, topology), strict=True):
+            path.write_bytes(content)
         (folder / "cardano/config/shelley-genesis.json").write_bytes(MAINNET["file_text"].encode())
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -74,18 +91,23 @@ class OperatorMachine:
         return self.folder / "dmq/ipc/node.socket"
 
     def start(self) -> None:
-        argv = LINES["relay" if self.role == "relay" else "block-producer"]
-        if not self._is_untouched:
-            given = dict(zip(argv[::2], argv[1::2], strict=True))
+        command = service_line(self.role)
+        if self._is_untouched:
+            program = Path(command[0])
+            if not program.exists():
+                program.symlink_to(INSTALLED)
+        else:
+            given = dict(zip(command[1::2], command[2::2], strict=True))
             given |= {"--host-addr": "127.0.0.1", "--port": str(a_free_port())}
             paths = {
                 name: f"{self.folder}{value}" if value.startswith("/") else value
                 for name, value in given.items()
             }
-            argv = [word for pair in paths.items() for word in pair]
+            command = [sys.executable, "-m", "stagepost.cli.main", "node", "dmq"]
+            command += [word for pair in paths.items() for word in pair]
         with self._stdout.open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stagepost.cli.main", "node", "dmq", *argv],
+                command,
                 cwd=self.folder / "service",
                 stdout=out,
                 stderr=err,
@@ -155,9 +177,9 @@ async def operator_machine(
             made.process.wait(WITHIN_S)
 
 
-def mainnet_ledger(*senders: Pool) -> LedgerState:
-    """A ledger with mainnet's magic and system start, in an epoch that lasts, with 3,000 pools and the senders."""
-    pools = generated_pools(3_000)
+def mainnet_ledger(*senders: Pool, others: int = 3_000) -> LedgerState:
+    """A ledger with mainnet's magic and system start, in an epoch that lasts, with the senders and `others` pools."""
+    pools = generated_pools(others)
     pools |= {pool_id(sender.cold_verification_key): (0, 5_000_000, 0) for sender in senders}
 
     class Mainnet(LedgerState):

@@ -20,9 +20,11 @@ from stagepost.dmq.topology import parse_topology
 from stagepost.errors import ConfigFaults
 from stagepost.ground.net.network import TcpAddress
 from tests.worlds.dmq.cardano_answers import vectors
+from tests.worlds.dmq.operator_machine import GUIDE, service_line
 
 OPERATOR = vectors("operator-files")
 FILES = {entry["id"]: entry for entry in OPERATOR["files"]}
+LINES = {entry["id"]: entry["argv"] for entry in OPERATOR["command_lines"]}
 TOPOLOGIES = {entry["id"]: entry for entry in OPERATOR["topologies"]}
 CONFIGURATIONS = [entry for entry in FILES.values() if "topology" not in entry["id"]]
 GENESIS = {entry["id"]: entry for entry in vectors("genesis-and-clock")["genesis_files"]}
@@ -53,6 +55,17 @@ def load(configuration: Mapping[str, Any], topology: Mapping[str, Any], *argv: s
     return load_node_config(
         arguments("--configuration-file", "config.json", "--topology-file", "topology.json", *argv)
     )
+
+
+@pytest.mark.parametrize("role", ["relay", "bp"])
+def test_the_kept_bytes_of_the_guide_are_its_values(role: str) -> None:
+    for kind in ("config", "topology"):
+        name = f"{kind}-{role}.json"
+        assert json.loads((GUIDE / name).read_bytes()) == FILES[name]["file"]
+    assert service_line(role) == [
+        "/opt/dmq/dmq-node",
+        *LINES["relay" if role == "relay" else "block-producer"],
+    ]
 
 
 @pytest.mark.parametrize("entry", CONFIGURATIONS, ids=lambda entry: entry["id"])
