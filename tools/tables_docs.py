@@ -10,7 +10,7 @@ from stagepost.pipeline.dictionary import DAY_ENTRY, TABLES, TableEntry
 
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
 ABOUT = (
-    "These tables are Delta tables, one folder each below the address that `--out` names, divided by the day of arrival. "
+    "These tables are Delta tables, one folder each below the address that `--tables` names, divided by the day of arrival. "
     "Any reader of the format takes them as they are: Spark, DuckDB, polars, pandas, Trino. The same texts stand as comments in the "
     "tables' own schemas. Times are Unix milliseconds where nothing else is said, and ids are hexadecimal text in small letters. "
     "How the tables are made and kept is on the [pipeline's page](pipeline.md)."

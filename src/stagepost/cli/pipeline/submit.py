@@ -81,7 +81,7 @@ def submit(
     Example:
       stagepost pipeline pack --out stagepost.zip
       stagepost pipeline submit --master spark://10.0.0.1:7077 --archive stagepost.zip \\
-        run --once --data /shared/node --validator-sets sets.json --out /shared/tables
+        run --once --data /shared/node --validator-sets sets.json --tables /shared/tables
     """
     from stagepost.pipeline.cluster.cluster import Cluster, parse_conf, parse_master
 
