@@ -19,7 +19,7 @@ WAITING_MAX = 1_000
 
 
 class Received:
-    """A message that waits for an answer: `ack` confirms it, `reject` refuses it for good. Both may be called from any
+    """A message that waits for an answer: `ack` acknowledges it, `reject` refuses it for good. Both may be called from any
     thread, once. A message without an answer is sent again when the stream has ended.
     """
 
@@ -35,7 +35,7 @@ class Received:
         self._answered: asyncio.Future[Exception | None] = loop.create_future()
 
     def ack(self) -> None:
-        """Confirm that the message was processed."""
+        """Acknowledge that the message was processed."""
         self._answer(None)
 
     def reject(self, text: str = "", reason: NackReason = NackReason.INVALID) -> None:
@@ -55,7 +55,7 @@ class Received:
             self._answered.set_result(refusal)
 
     async def outcome(self) -> None:
-        """Return when the program has confirmed the message; raise its refusal."""
+        """Return when the program has acknowledged the message; raise its refusal."""
         refusal = await self._answered
         if refusal is not None:
             raise refusal

@@ -1,4 +1,4 @@
-"""The count of confirmations: when enough critical peers have confirmed, and when they never will."""
+"""The count of acknowledgements: when enough critical peers have acknowledged, and when they never will."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stagepost.delivery.status import NackReason
 
 
 class AckTally:
-    """The answers of the `critical` peers about one message; `required` of them must confirm."""
+    """The answers of the `critical` peers about one message; `required` of them must acknowledge."""
 
     __slots__ = ("acked", "critical", "refused", "refused_for_now", "required", "texts")
 
@@ -21,9 +21,9 @@ class AckTally:
         """Words of the peers that refused, at most one text of each."""
 
     def acknowledge(self, peer: str) -> bool:
-        """Count a confirmation; return False if the peer had confirmed before.
+        """Count an acknowledgement; return False if the peer had acknowledged before.
 
-        A confirmation wins over any refusal of the same peer, and stays.
+        An acknowledgement wins over any refusal of the same peer, and stays.
         """
         if peer in self.acked:
             return False

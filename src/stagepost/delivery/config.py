@@ -42,7 +42,7 @@ class ReliablePublisherConfig:
     critical_peers: tuple[str, ...] = ()
     require_all_acks: bool = False
     required_acks: int | None = None
-    """Number of critical peers that must confirm, if neither one nor all of them is meant."""
+    """Number of critical peers that must acknowledge, if neither one nor all of them is meant."""
     persistence: str = "memory"
     queue_path: str | None = None
     fsync: str = "commit"
@@ -118,7 +118,7 @@ class ReliablePublisherConfig:
 
     @cached_property
     def required(self) -> int:
-        """Return how many of the critical peers must confirm."""
+        """Return how many of the critical peers must acknowledge."""
         if self.required_acks is not None:
             return self.required_acks
         return len(self.critical_peers) if self.require_all_acks else 1
@@ -199,7 +199,7 @@ def _peers(peers: object) -> Iterator[str]:
     if not isinstance(peers, tuple) or not all(isinstance(peer, str) and peer for peer in peers):
         yield "critical_peers must be a list of node ids, each of them text"
     elif len(peers) > ACKERS_MAX:
-        yield f"critical_peers names {len(peers)} nodes, at most {ACKERS_MAX} can be asked to confirm"
+        yield f"critical_peers names {len(peers)} nodes, at most {ACKERS_MAX} can be asked to acknowledge"
 
 
 def check_message(transport: Transport, topic: str, payload: bytes, ackers: tuple[str, ...]) -> None:

@@ -78,7 +78,7 @@ def nacked(entry: OutboxEntry) -> ErrNacked:
         for peer, reason in entry.tally.nacked_by.items()
     )
     return ErrNacked(
-        f"{entry.tally.required} of {len(entry.tally.critical)} had to confirm, and too many refused: {refusals}",
+        f"{entry.tally.required} of {len(entry.tally.critical)} had to acknowledge, and too many refused: {refusals}",
         may_have_been_delivered=bool(entry.tally.acked),
     )
 
@@ -87,8 +87,8 @@ def ack_timeout(entry: OutboxEntry) -> ErrAckTimeout:
     assert entry.tally is not None
     tally = entry.tally
     return ErrAckTimeout(
-        f"{len(tally.acked)} of {tally.required} confirmations came in time; "
-        f"no confirmation from {', '.join(tally.missing)}",
+        f"{len(tally.acked)} of {tally.required} acknowledgements came in time; "
+        f"no acknowledgement from {', '.join(tally.missing)}",
         limit=tally.required,
         found=len(tally.acked),
         may_have_been_delivered=may_have_been_delivered(entry),

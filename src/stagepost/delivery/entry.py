@@ -160,10 +160,10 @@ class OutboxEntry:
 
     @property
     def critical(self) -> tuple[str, ...]:
-        """Return the peers whose confirmation counts; empty if the message asks for none."""
+        """Return the peers whose acknowledgement counts; empty if the message asks for none."""
         return () if self.tally is None else self.tally.critical
 
     @property
     def required(self) -> int:
-        """Return how many peers of `critical` must confirm."""
+        """Return how many peers of `critical` must acknowledge."""
         return 0 if self.tally is None else self.tally.required

@@ -45,7 +45,7 @@ _LENGTH_WITHOUT_PAD = 8
 class DataEnvelope(msgspec.Struct, frozen=True):
     """The data envelope of one attempt. `created_ms` is the sender's clock, in Unix milliseconds.
 
-    The nodes in `ackers` are asked to confirm.
+    The nodes in `ackers` are asked to acknowledge.
     """
 
     topic: str
@@ -131,7 +131,7 @@ def _check(envelope: DataEnvelope) -> None:
             f"a nonce has {NONCE_BYTES} bytes, this one has {len(envelope.nonce)}", len(envelope.nonce)
         )
     if len(envelope.ackers) > ACKERS_MAX:
-        raise _refused(f"at most {ACKERS_MAX} nodes can be asked to confirm", len(envelope.ackers))
+        raise _refused(f"at most {ACKERS_MAX} nodes can be asked to acknowledge", len(envelope.ackers))
 
 
 def _refused(text: str, found: object) -> StagepostError:
@@ -157,7 +157,7 @@ _HEADS_BYTES_MAX = 5
 
 
 class AckReceipt(msgspec.Struct, frozen=True):
-    """A confirmation or refusal. `timestamp_ms` is the receiver's clock when processing ended.
+    """An acknowledgement or refusal. `timestamp_ms` is the receiver's clock when processing ended.
 
     An unknown reason stays a number.
     """

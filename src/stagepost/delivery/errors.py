@@ -2,7 +2,7 @@
 
 DeliveryError
 ├── ErrNoConnectedPeers, ErrSendFailed, ErrRejected        the network was not there, failed, or said no
-├── ErrAckTimeout, ErrNacked, ErrMaxRetries                tried, and not confirmed or not handed over
+├── ErrAckTimeout, ErrNacked, ErrMaxRetries                tried, and not acknowledged or not handed over
 ├── ErrQueueFull, ErrQueueEvicted, ErrMessageExpired       the queue had no room, or the message waited too long
 ├── ErrAckDisabled, ErrNoCriticalPeers, ErrConfig, ErrReservedTopic, ErrMessageTooLarge, ErrKeyConflict
 │                                                          the caller's mistake; nothing has happened
@@ -17,7 +17,7 @@ from stagepost.errors import ErrorCode, StagepostError
 
 
 class DeliveryError(StagepostError):
-    """Base of all errors here. `message_id` has 64 hex characters; `result` names the peers that confirmed so far."""
+    """Base of all errors here. `message_id` has 64 hex characters; `result` names the peers that acknowledged so far."""
 
     message_id: str | None  # type: ignore[assignment]  # the API speaks of ids as text
 

@@ -11,7 +11,7 @@ from stagepost.delivery.status import DeliveryStatus, NackReason, Tier
 
 
 class DeliveryResult(msgspec.Struct, frozen=True):
-    """The last status of a message, with the peers that confirmed or refused it.
+    """The last status of a message, with the peers that acknowledged or refused it.
 
     `acked_by` is in order of arrival. `error` is the exception that a caller would get; None if all went well.
     """

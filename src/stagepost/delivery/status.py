@@ -25,7 +25,7 @@ FAILED: Final = DeliveryStatus.FAILED
 
 
 class Tier(StrEnum):
-    """The promise that a caller asks for: one attempt, storage until it is sent, or confirmation."""
+    """The promise that a caller asks for: one attempt, storage until it is sent, or acknowledgement."""
 
     BEST_EFFORT = "best-effort"
     QUEUED = "queued"
@@ -33,7 +33,7 @@ class Tier(StrEnum):
 
 
 class AckType(IntEnum):
-    """The kind of a receipt. 0 stays invalid, so that a missing field can never read as a confirmation."""
+    """The kind of a receipt. 0 stays invalid, so that a missing field can never read as an acknowledgement."""
 
     ACK = 1
     NACK = 2
@@ -83,4 +83,4 @@ DELIVERY = Lifecycle(
         (DeliveryStatus.SENT, Step.GAVE_UP): DeliveryStatus.FAILED,
     },
 )
-"""Statuses of a message that asks for confirmation. A retry is silent inside Sent. Without confirmation Sent is the end."""
+"""Statuses of a message that asks for acknowledgement. A retry is silent inside Sent. Without acknowledgement Sent is the end."""

@@ -12,7 +12,7 @@ from stagepost.errors import ErrorCode, StagepostError
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """An attempt to send. `ackers` are the nodes that shall confirm; `created_ms` is the same for every attempt."""
+    """An attempt to send. `ackers` are the nodes that shall acknowledge; `created_ms` is the same for every attempt."""
 
     topic: str
     nonce: bytes

@@ -78,7 +78,7 @@ class DeliveryIntake:
         self.taken += 1
 
     def _submit(self, message: Message, earlier: EarlierIds) -> bytes:
-        """Submit a message that may have come before, by this way or another: this delivery is ours to confirm, too. A
+        """Submit a message that may have come before, by this way or another: this delivery is ours to acknowledge, too. A
         draft becomes the message that its sender first sent at the time in the envelope, whichever copy comes.
         """
         try:

@@ -229,7 +229,7 @@ def test_silence_is_exit_1_and_a_dead_letter_that_can_be_replayed(
 ) -> None:
     assert place.send("--tier", "acked", "--critical", place.bob, *QUICK, "--outbox", place.outbox) == 1
     error = capsys.readouterr().err.splitlines()
-    assert error[0].endswith(": 0 of 1 confirmations came in time")
+    assert error[0].endswith(": 0 of 1 acknowledgements came in time")
     assert error[1] == f"  no answer from {place.bob[:10]}…{place.bob[-4:]}"
     assert error[-1] == "ACK_TIMEOUT"
     (letter,) = read_outbox(place.outbox).dead_letters
@@ -425,7 +425,7 @@ def test_settings_file_names_critical_peers_and_flags_win(
                           "--ack-timeout", "20s") == 0  # fmt: skip
         assert "(any of 2 critical peers)" in capsys.readouterr().out
     assert place.send("--tier", "acked", "--config", file, "--context", "more") == 1
-    assert "0 of 2 confirmations" in capsys.readouterr().err
+    assert "0 of 2 acknowledgements" in capsys.readouterr().err
     assert place.send("--tier", "queued", "--wait", "queued", "--outbox", place.outbox) == 0
     assert command.run(["check", "--outbox", str(place.outbox), "--config", str(file)]) == 2
     assert "outbox 1 of 1, " in capsys.readouterr().out

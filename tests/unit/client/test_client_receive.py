@@ -67,7 +67,7 @@ def test_a_message_without_an_answer_is_refused_for_now_when_the_stream_ends() -
                 call = asyncio.create_task(publisher.publish_with_ack("orders", b"one"))
                 await anext(stream)
                 assert [one async for one in stream] == [], "idle for a second"
-            with pytest.raises(Exception, match="confirm"):
+            with pytest.raises(Exception, match="acknowledge"):
                 await call
 
     run_in_virtual_time(story())

@@ -26,7 +26,7 @@ def test_the_example_runs_and_says_what_the_page_says() -> None:
     assert sorted(lines) == sorted(
         [
             "bob got one from alice",
-            "confirmed by bob",
+            "acknowledged by bob",
             "not sent: no peer is connected, so nobody could get the message",
             "bob got three from alice",
             *("Pending", "Sent", "Acked", "Pending", "Failed", "Pending", "Queued", "Sent"),

@@ -102,7 +102,7 @@ async def empty_outbox(
             while True:
                 gone += await _replay(publisher, emptying, letters)
                 await _wait(publisher, transport, emptying, until_s - time.monotonic())
-                # A copy that asks for other confirmations than the copy before it has its turn when that one has ended.
+                # A copy that asks for other acknowledgements than the copy before it has its turn when that one has ended.
                 letters = _still_dead(publisher, letters)
                 if not letters or emptying.waiting:
                     break

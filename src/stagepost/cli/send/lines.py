@@ -82,7 +82,7 @@ def show_failure(error: DeliveryError, shown_id: str | None, cause: StagepostErr
 
 def _short(error: DeliveryError) -> str:
     """Return the error text without peers: lines of their own name those who refused and those who are silent."""
-    text = error.text.partition("; no confirmation from ")[0]
+    text = error.text.partition("; no acknowledgement from ")[0]
     return text.partition(" refused: ")[0] + " refused" if isinstance(error, ErrNacked) else text
 
 

@@ -276,7 +276,7 @@ class ReliablePublisher:
     ) -> str:
         """Store the message, return its id, and send it as soon as possible.
 
-        `require_ack`: the publisher retries until the critical peers have confirmed.
+        `require_ack`: the publisher retries until the critical peers have acknowledged.
         """
         self._require_running()
         payload = bytes(data)
@@ -305,7 +305,7 @@ class ReliablePublisher:
         timeout: float | None = None,
         key: str | bytes | None = None,
     ) -> DeliveryResult:
-        """Send the message and return when enough critical peers have confirmed; raise at every other end."""
+        """Send the message and return when enough critical peers have acknowledged; raise at every other end."""
         self._require_running()
         config = self._config
         if not config.enable_ack:
@@ -351,7 +351,7 @@ class ReliablePublisher:
         config = self._config
         if not config.critical_peers:
             raise ErrNoCriticalPeers(
-                "no critical peer is named, so no confirmation would count",
+                "no critical peer is named, so no acknowledgement would count",
                 advice="name critical_peers in the configuration, or with set_critical_peers",
             )
         return config.critical_peers, config.required

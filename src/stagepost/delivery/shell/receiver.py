@@ -52,7 +52,7 @@ class _SenderQueue:
 class Receiver:
     """An async context manager: `start` on entry, `stop` on exit.
 
-    `handlers` maps topics to functions of one message, async or not. A handler that returns confirms the message; one
+    `handlers` maps topics to functions of one message, async or not. A handler that returns acknowledges the message; one
     that raises `Reject` refuses it for good; any other exception refuses it for now, so that the sender tries again.
     """
 
@@ -104,7 +104,7 @@ class Receiver:
         self._unsubscribe = self._transport.on_message(self._incoming)
 
     async def stop(self, drain: float = 0.0) -> None:
-        """Take no more messages, give running handlers `drain` seconds, then cancel them; confirm the messages that are done."""
+        """Take no more messages, give running handlers `drain` seconds, then cancel them; acknowledge the messages that are done."""
         if not self._is_started or self._is_stopping:
             self._is_stopping = self._is_started = True
             return
@@ -125,7 +125,7 @@ class Receiver:
     def kill(self) -> None:
         """Stop at once, as a crash would; for tests of what a restart finds.
 
-        Handlers are cancelled, and nothing more is stored or confirmed. The inbox is free for another receiver, with
+        Handlers are cancelled, and nothing more is stored or acknowledged. The inbox is free for another receiver, with
         what its disk has at this moment.
         """
         was_running = self._is_started and not self._is_stopping
