@@ -53,7 +53,7 @@ ENDED_MAX = 4_096
 """Ended sessions, at most, that are remembered as ended."""
 
 EVIDENCE_MAX = 64
-"""Sessions, at most, whose bad block is kept as evidence; further ones are only passed over."""
+"""Sessions, at most, whose bad block is kept as evidence; then the oldest evidence is forgotten."""
 
 
 class CertifiedFault(msgspec.Struct, frozen=True):
