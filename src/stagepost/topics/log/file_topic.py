@@ -206,6 +206,11 @@ def open_topic(data: Path, name: str) -> FileTopic:
     path = data / TOPICS_FOLDER / name / TOPIC_FILE
     try:
         content = path.read_bytes()
+    except (PermissionError, IsADirectoryError) as error:
+        raise StorageError(
+            f"topic {name} in {data} cannot be read: {path}: {(error.strerror or str(error)).lower()}",
+            advice="check who may read the folder",
+        ) from error
     except OSError as error:
         known = ", ".join(topic_names(data)) or "none"
         raise ConfigError(
