@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from stagepost.cli import main as command
+from stagepost.devnet.demo.findings import MARK, OURS
 from stagepost.pipeline.spark import NO_JAVA
+from stagepost.trace.reading import read_trace
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
 pytestmark = pytest.mark.xdist_group("devnet")
@@ -82,6 +84,10 @@ def _page(port: int, path: str) -> str:
         connection.close()
 
 
+def _ids(receipts: list[dict[str, Any]]) -> list[str]:
+    return [one["message_id"] for one in receipts]
+
+
 def test_every_message_has_the_end_that_the_topic_tells(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +108,10 @@ def test_every_message_has_the_end_that_the_topic_tells(
     assert verdicts["finalized"] == len(final) >= MESSAGES // 2
     assert verdicts["rejected_by_fullnode"] == len(refused - final) >= 1
     assert verdicts["expired"] >= 1
+    ends = [read_trace(data, one, time.time_ns() // 1_000_000).proved for one in {*_ids(receipts)}]
+    assert verdicts.get("executed_as", 0) == sum(
+        end is not None and end.kind == "executed_as" for end in ends
+    )
     assert said["receipts"]["receipts"] == len(receipts)
     capsys.readouterr()
     sets = str(data / "validator-sets.json")
@@ -109,6 +119,11 @@ def test_every_message_has_the_end_that_the_topic_tells(
     counts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert counts["refused"] == 1
     assert said["receipts"]["verified"] == len(receipts) - 1
+
+
+def test_a_second_demo_may_take_the_folder(demo: tuple[Path, dict[str, Any]]) -> None:
+    data, _ = demo
+    assert {path.name for path in data.iterdir()} <= OURS | {MARK}
 
 
 def test_the_lie_of_one_validator_is_refused_and_seen_in_the_close_up(

@@ -21,6 +21,7 @@ TABLES_SHOWN = ("messages", "rejections", "validators")
 
 VERDICTS = {
     "finalized": "finalized",
+    "executed_as": "executed as another message",
     "rejected": "rejected",
     "rejected_by_fullnode": "rejected by the full node",
     "expired": "expired",

@@ -1,4 +1,4 @@
-"""Results of the demonstration, counted from the topic of statuses in its folder and from nothing else; and
+"""Results of the demonstration, counted from the topics of statuses and proofs in its folder and from nothing else; and
 the folder itself: empty, or left by an earlier demonstration, of which only its own files are removed.
 """
 
@@ -21,9 +21,12 @@ from stagepost.remp.receipts.status_records import check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
+from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import topic_records
 
 FULL_NODE = "full node"
+ALL_RECORDS = 1 << 62
+"""Records of the topic of proofs to begin with: every one."""
 
 
 class RefusedReceipt(msgspec.Struct, frozen=True):
@@ -54,6 +57,7 @@ class DemoFindings(msgspec.Struct, frozen=True):
 def findings_in(data: Path, as_of_ms: int) -> DemoFindings:
     sets = ValidatorSets.load(data / SETS_FILE)
     states: dict[bytes, MessageState] = {}
+    ends = dict(ProofTail(data, ALL_RECORDS).step())
     refused: Counter[tuple[str, str | None]] = Counter()
     receipts = verified = 0
     for record in topic_records(data):
@@ -67,6 +71,9 @@ def findings_in(data: Path, as_of_ms: int) -> DemoFindings:
             receipt = read_record(record)
             who = None if isinstance(receipt, Quarantined) else _name_of(receipt, sets)
             refused[str(checked.reason), who] += 1
+    for ended, end in ends.items():
+        if ended in states:
+            states[ended].prove(end)
     verdicts = [found for state in states.values() if (found := evaluate(state, sets, as_of_ms)) is not None]
     times = sorted(_final_ms(one) for one in verdicts if one.verdict == Conclusion.FINALIZED.value)
     return DemoFindings(
@@ -110,6 +117,7 @@ MARK = "demo.lock"
 TABLES_FOLDER = "tables"
 OURS = frozenset(
     [
+        "audit.jsonl",
         "chain",
         "complaints.jsonl",
         "dmq-1",
@@ -118,6 +126,7 @@ OURS = frozenset(
         "full-node-status.json",
         "full-node.json",
         "full-node.socket",
+        "genesis.tl",
         "inbox",
         "index.sqlite",
         "index.sqlite-shm",
