@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from itertools import chain
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from stagepost.dmq.mithril.body import EPOCH_MAX, NamesAsOf
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
 from stagepost.pipeline.tables.export import Exported, FileFormat
 from stagepost.pipeline.tables.filter import NAMES, MessageFilter
-from stagepost.trace.reading import NotAMessageId, NotOneMessage, read_trace, trace_object
+from stagepost.trace.reading import read_trace, trace_object
 from stagepost.web.access.forms import require_right_to_act
 from stagepost.web.access.problems import problem_response
 from stagepost.web.export import MEDIA_TYPES, exported, written
@@ -320,15 +319,5 @@ def _file(parts: Iterator[bytes], form: FileFormat, name: str) -> StreamingRespo
     return StreamingResponse(parts, media_type=MEDIA_TYPES[form], headers=headers)
 
 
-def status_for(error: StagepostError) -> HTTPStatus | None:
-    """Return the HTTP status of an error where the place tells more than the code."""
-    if isinstance(error, NotOneMessage):
-        if isinstance(error, NotAMessageId):
-            return HTTPStatus.UNPROCESSABLE_ENTITY
-        return HTTPStatus.CONFLICT if error.message_ids else HTTPStatus.NOT_FOUND
-    status: HTTPStatus | None = getattr(error, "status", None)
-    return status
-
-
 def refusal(error: StagepostError) -> Response:
-    return problem_response(error, status_for(error))
+    return problem_response(error)

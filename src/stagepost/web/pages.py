@@ -31,7 +31,7 @@ from stagepost.web.access.forms import read_form, require_own_form, require_righ
 from stagepost.web.access.guard import Guard, RefusedRequest
 from stagepost.web.access.problems import status_of
 from stagepost.web.access.security import COOKIE, SESSION_LIFE_S, Sessions
-from stagepost.web.api import require_delivery_id, status_for
+from stagepost.web.api import require_delivery_id
 from stagepost.web.charts import charts_of, run_of
 from stagepost.web.figures import heat, lately, sessions_of
 from stagepost.web.listing import Cursor, ListSource, Page, page_of
@@ -292,7 +292,7 @@ def trace(request: Request, message_id: str) -> Response:
     try:
         found = _read(request, message_id)
     except NotOneMessage as error:
-        status = status_for(error) or HTTPStatus.NOT_FOUND
+        status = status_of(error)
         return page(request, "not_one.html", status, error=error, prefix=message_id[:64])
     if message_id != found.message_id.hex():
         return RedirectResponse(f"/trace/{found.message_id.hex()}", HTTPStatus.SEE_OTHER)
@@ -478,5 +478,5 @@ async def logout(request: Request) -> Response:
 
 
 def problem_page(request: Request, error: StagepostError) -> HTMLResponse:
-    status = status_for(error) or status_of(error)
+    status = status_of(error)
     return page(request, "problem.html", status, error=error, quoted=quote(request.url.path))

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError, TransportError
+from stagepost.trace.reading import NotAMessageId, NotOneMessage
 
 if TYPE_CHECKING:
     from fastapi.responses import JSONResponse
@@ -37,7 +38,15 @@ _RETRYABLE = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAIL
 
 
 def status_of(error: StagepostError) -> HTTPStatus:
-    """By the code; a class of errors that is never the asker's fault goes before it."""
+    """Return the status by the code, unless the error tells more: whether a message id is none, is unknown or names several, or a
+    status of its own. A class of errors that is never the asker's fault goes before the code."""
+    if isinstance(error, NotAMessageId):
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    if isinstance(error, NotOneMessage):
+        return HTTPStatus.CONFLICT if error.message_ids else HTTPStatus.NOT_FOUND
+    own: HTTPStatus | None = getattr(error, "status", None)
+    if own is not None:
+        return own
     if isinstance(error, StorageError | TransportError):
         return HTTPStatus.SERVICE_UNAVAILABLE
     if isinstance(error, ConfigError) and error.code is ErrorCode.CONFIG_INVALID:

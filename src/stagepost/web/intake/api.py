@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import AcceptedSubmission
 from stagepost.remp.message import MESSAGE_BYTES_MAX
-from stagepost.trace.reading import NotAMessageId, NotOneMessage
+from stagepost.trace.reading import NotAMessageId
 from stagepost.web.access.problems import problem_response
 
 PREFIX = "/api/v1"
@@ -56,22 +56,18 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST.value)  # nobody reads it
         except StagepostError as error:
-            return problem_response(error, getattr(error, "status", None))
+            return problem_response(error)
         return _handed_in(full_node, data)
 
     async def row(message_id: str) -> Response:
         try:
             return JSONResponse(await full_node.row(_id(message_id)), headers={"Cache-Control": "no-store"})
-        except NotOneMessage as error:
-            return problem_response(error, HTTPStatus.NOT_FOUND)
         except StagepostError as error:
             return problem_response(error)
 
     async def proof(message_id: str) -> Response:
         try:
             found = await full_node.proof(_id(message_id))
-        except NotOneMessage as error:
-            return problem_response(error, HTTPStatus.NOT_FOUND)
         except StagepostError as error:
             return problem_response(error)
         if found is None:
@@ -111,7 +107,10 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
         methods=["GET"],
         response_class=JSONResponse,
         summary="How an external message stands",
-        responses={404: {"description": "no receipt is of this message", "content": problem}},
+        responses={
+            404: {"description": "no receipt is of this message", "content": problem},
+            422: {"description": "not a message id", "content": problem},
+        },
     )
     router.add_api_route(
         "/messages/{message_id}/proof",
@@ -119,7 +118,10 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
         methods=["GET"],
         response_class=JSONResponse,
         summary="The proof of an external message's end, for anybody to check",
-        responses={404: {"description": "the end of the message is not known yet", "content": problem}},
+        responses={
+            404: {"description": "the end of the message is not known yet", "content": problem},
+            422: {"description": "not a message id", "content": problem},
+        },
     )
     return router
 
