@@ -57,7 +57,7 @@ class Served:
         self._thread = threading.Thread(target=run, name="dashboard")
         self._thread.start()
         sources = self.app.state.sources
-        is_up = sources.tail.is_caught_up.wait(START_TIMEOUT_S)
+        is_up = sources.tail.has_looked.wait(START_TIMEOUT_S)
         assert is_up, f"the dashboard did not start: {failures}"
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Facts about the health of a data folder: its nodes, its outbox, its topic of statuses, its validator sets.
+"""Facts about the health of a data folder: its nodes, its outbox, its topic of statuses, its validator sets, its index of ids.
 
     judge(folder_facts(data), time.time())
 
@@ -39,6 +39,8 @@ from stagepost.ground.telemetry.status_reading import decoded, fetch, node_statu
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
+from stagepost.trace.index import INDEX_FILE, MessageIndex, topic_folders
+from stagepost.trace.indexed_records import INDEXED_TOPICS
 
 NODES_MAX = 32
 QUEUE_SIZE = 1_000
@@ -78,7 +80,7 @@ def folder_facts(
     nodes = tuple(node_readings(data))
     sources: dict[str, str | Unread] = missing_node(data, nodes)
     if with_topic:
-        sources |= topic_readings(data)
+        sources |= topic_readings(data) | index_reading(data, outbox)
     found = tables()
     if found is not None:
         sources["tables"] = found
@@ -193,6 +195,34 @@ def _sets_words(path: Path) -> str:
     return f"{len(sets.sessions)} session{'' if len(sets.sessions) == 1 else 's'} of validators known"
 
 
+# Index
+
+
+def index_reading(data: Path, outbox: Path | None = None) -> dict[str, str | Unread]:
+    """Look at the index of ids as a look-up does: bring it up to date, and make a missing or damaged one anew from the topics.
+    Nothing is said of a folder without topics."""
+    return {"index": attempted(lambda: _index_words(data, outbox))} if has_index(data, outbox) else {}
+
+
+def has_index(data: Path, outbox: Path | None = None) -> bool:
+    """Return whether ids of messages can be looked up in the folder: it has an index, or topics to make one from."""
+    places = [data / INDEX_FILE]
+    folders = attempted(lambda: topic_folders(data, outbox))
+    if not isinstance(folders, Unread):
+        places += [
+            folder / TOPICS_FOLDER / topic / TOPIC_FILE for folder in folders for topic in INDEXED_TOPICS
+        ]
+    return any(attempted(partial(_is_there, place)) is not False for place in places)
+
+
+def _index_words(data: Path, outbox: Path | None) -> str:
+    with MessageIndex(data, outbox) as index:
+        index.catch_up()
+        if index.made_anew is not None:
+            return f"every id can be looked up; made anew from the topics, because {index.made_anew}"
+        return "every id can be looked up"
+
+
 # Outbox
 
 
@@ -224,6 +254,7 @@ def outbox_facts(content: OutboxContent, queue_size: int, now_s: float) -> Outbo
         dead_letters=len(content.dead_letters),
         damage=content.damage[0] if content.damage else None,
         balances=content.has_totals and content.totals.live == waiting,
+        set_aside=content.set_aside,
     )
 
 

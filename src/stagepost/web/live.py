@@ -18,10 +18,12 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.errors import StagepostError
+from stagepost.ground.telemetry.health import Unread
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
 from stagepost.topics.topic import OffsetGone
+from stagepost.trace.folder_health import topic_readings
 from stagepost.trace.index import MessageIndex
 from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import status_record
@@ -143,7 +145,11 @@ class Tail:
         self._sets_seen: tuple[int, int, int] | None = None
         self._proofs = ProofTail(data, records_at_start)
         self._time_alone_ms = 0
-        self._index_fed = 0.0
+        self._index_fed: float | None = None
+        self.index_state: Unreadable | None = None
+        """Reason why ids cannot be looked up; None while they can."""
+        self.has_looked = threading.Event()
+        """Set once the topic and the index have been looked at, whatever was found."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status-tail", daemon=True)
 
@@ -162,7 +168,6 @@ class Tail:
                 if self.step():
                     continue
                 self.is_caught_up.set()
-                self._feed_index()
             except StagepostError as error:
                 self.state = Unreadable.of(error)
                 pause_s = FAULT_PAUSE_S
@@ -173,20 +178,28 @@ class Tail:
                 log.exception("the topic of statuses could not be followed")
                 self.state = Unreadable("the topic of statuses could not be followed; the log says why")
                 pause_s = FAULT_PAUSE_S
+            self.feed_index()
+            self.has_looked.set()
             self._stop.wait(pause_s)
 
-    def _feed_index(self) -> None:
+    def feed_index(self) -> None:
         """Keep the index of messages up to date, so that nobody who looks for an id waits for it."""
         now = time.monotonic()
-        if now - self._index_fed < INDEX_EVERY_S or not self._data.is_dir():
+        is_fresh = self._index_fed is not None and now - self._index_fed < INDEX_EVERY_S
+        if is_fresh or not self._data.is_dir():
             return
         self._index_fed = now
+        state: Unreadable | None = None
         try:
             with MessageIndex(self._data) as index:
                 index.catch_up()
         except StagepostError as error:
-            # Whoever looks for an id gets the same error with its reason.
-            log.warning("message index not written", extra={"reason": error.text})
+            state = Unreadable.of(error)
+        except OSError as error:
+            state = Unreadable(str(error), "check the disk and who may read the data folder")
+        if state is not None and self.index_state is None:
+            log.warning("message index not written", extra={"reason": state.text})
+        self.index_state = state
 
     def step(self) -> bool:
         """Read one batch of each partition; return whether there was any record."""
@@ -195,6 +208,8 @@ class Tail:
                 self.state = Unreadable(
                     f"there is no folder {self._data}", "give the data folder of a node with --data"
                 )
+            elif isinstance(missing := topic_readings(self._data).get("topic"), Unread):
+                self.state = Unreadable(missing.text, missing.advice)
             else:
                 self.state = Nothing(
                     "no receipts yet",

@@ -60,7 +60,8 @@ def outbox_figures(content: OutboxContent, sources: Sources) -> dict[str, Any]:
     if content.damage:
         known = dict.fromkeys(known)
     place = {"folder": str(sources.outbox_folder), "capacity": sources.settings.queue_size}
-    return {**place, **known, **readable, "damage": list(content.damage)}
+    damage = {"damage": list(content.damage), "set_aside": list(content.set_aside)}
+    return {**place, **known, **readable, **damage}
 
 
 def entry_object(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:
@@ -83,7 +84,9 @@ def entry_object(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:
 
 def _mempools(sources: Sources) -> list[dict[str, Any]]:
     nodes = sources.nodes()
-    if not isinstance(nodes, list):
+    if isinstance(nodes, Unreadable):
+        return [{"node": str(sources.settings.data), "state": "unreadable", "reason": nodes.text}]
+    if isinstance(nodes, Nothing):
         return []
     found: list[dict[str, Any]] = []
     for seen in nodes:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from stagepost.trace.folder_health import (
     dmq_folders,
     dmq_page,
     find_outbox,
+    has_index,
     missing_node,
     node_readings,
     nodes_below,
@@ -175,6 +177,10 @@ class Sources:
             found["topic"] = "readable"
         else:
             found |= topic_readings(self.settings.data)
+        if self.tail.index_state is not None:
+            found["index"] = _unread(self.tail.index_state)
+        elif has_index(self.settings.data):
+            found["index"] = "every id can be looked up"
         if isinstance(tables, Unreadable):
             found["tables"] = _unread(tables)
         elif not isinstance(tables, Nothing):
@@ -191,6 +197,7 @@ class Sources:
             outbox = Unreadable(outbox.damage[0], "see `stagepost queue check`")
         parts: dict[str, Nothing | Unreadable | object] = {
             "topic": topic,
+            "index": self.tail.index_state,
             "tables": self.tables.state(),
             "outbox": outbox,
             "node": nodes,
@@ -229,6 +236,9 @@ def require_state(state: Nothing | Unreadable | None) -> None:
 
 
 class UnreadableSource(StagepostError):
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    """Whatever is wrong with the source: it is not the asker's fault."""
+
     def __init__(self, state: Unreadable) -> None:
         from stagepost.errors import ErrorCode
 

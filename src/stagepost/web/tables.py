@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
+from stagepost.ground.files.owner_lock import is_held
 from stagepost.pipeline.tables.delta import LOG_FOLDER
-from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE, Manifest
+from stagepost.pipeline.tables.driver_lock import LOCK_FILE
+from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE, Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.web.access.settings import TABLES_FOLDER
 from stagepost.web.outcomes import Nothing, Unreadable, attempt
 
 if TYPE_CHECKING:
     import duckdb
+
+FIRST_COMMIT = f"{0:020d}.json"
+"""Name of the commit that makes an empty table."""
 
 T = TypeVar("T")
 
@@ -35,13 +41,16 @@ class TableQueries:
         """Return the manifest if there are tables to ask."""
         if (self.folder / FORMER_MANIFEST_FILE).is_file():
             return attempt(lambda: _open(self.folder).manifest)  # which says how they are taken over
-        if not (self.folder / COMMITS / LOG_FOLDER).exists():
-            return Nothing(
-                "no tables yet",
-                f"make them: stagepost pipeline run --once --data {self.folder.parent}"
-                + ("" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"),
-            )
-        return attempt(lambda: self._opened().manifest)
+        found = attempt(lambda: _are_begun(self.folder))
+        if found is True:
+            return attempt(lambda: self._opened().manifest)
+        if isinstance(found, Unreadable):
+            return found
+        return Nothing(
+            "no tables yet",
+            f"make them: stagepost pipeline run --once --data {self.folder.parent}"
+            + ("" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"),
+        )
 
     def ask(self, question: Callable[[Asking], T]) -> T | Nothing | Unreadable:
         state = self.state()
@@ -89,6 +98,22 @@ class TableQueries:
                 self._reader = _open(self.folder)
                 self._seen = seen
             return self._reader
+
+
+def _are_begun(folder: Path) -> bool:
+    """Return whether the tables have a first commit. `StorageError` if they had one, and it is gone."""
+    commits = folder / COMMITS / LOG_FOLDER
+    # A folder that nobody may list is an error here, not an empty one.
+    if commits.exists() and (os.listdir(commits) != [FIRST_COMMIT] or read_manifest(folder) is not None):
+        return True
+    # The first batch writes the other tables before the commit that makes them count.
+    has_rows = any(path.name != FIRST_COMMIT for path in folder.glob(f"*/{LOG_FOLDER}/*.json"))
+    if has_rows and not is_held(folder / LOCK_FILE):
+        raise StorageError(
+            f"the tables in {folder} have no commit to {COMMITS}",
+            advice="make them anew with `stagepost pipeline backfill`",
+        )
+    return False
 
 
 def _open(folder: Path) -> Reader:

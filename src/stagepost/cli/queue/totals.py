@@ -21,6 +21,10 @@ def print_check(check: OutboxCheck, as_json: bool) -> bool:
     click.echo(f"{_verdict(not check.damage)}  rows      {rows}, {check.file_bytes} bytes on disk")
     for sentence in check.damage:
         click.echo(f"        {sentence}")
+    for name in check.set_aside:
+        click.echo(
+            f"        {name}: was damaged; what could be read of it is in the outbox, the rest is lost"
+        )
     if totals.failed:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(totals.failed.items()))
         click.echo(f"        failed: {reasons}")
@@ -60,6 +64,7 @@ def _facts(check: OutboxCheck) -> dict[str, Any]:
         "dead_letters": check.dead_letters,
         "damaged_rows": check.damaged_rows,
         "damage": list(check.damage),
+        "set_aside": list(check.set_aside),
         "used_by": check.used_by,
         "oldest_created_ms": check.oldest_created_ms,
         "file_bytes": check.file_bytes,

@@ -105,6 +105,8 @@ class OutboxContent(msgspec.Struct, frozen=True):
     has_totals: bool = True
     """False if the row with the totals is damaged or missing: then nobody knows them."""
     damage: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+    """Names of damaged files that lie beside the outbox: their readable rows were taken over, others are lost."""
 
 
 class EntryProgress(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from stagepost.delivery.stores.outbox import OutboxContent, OutboxTotals
 from stagepost.delivery.stores.outbox_rules import TABLES, content_of
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StorageError
+from stagepost.ground.storage.damage import set_aside
 from stagepost.ground.storage.owned_folder import holder
 from stagepost.ground.storage.sqlite_file import beside
 from stagepost.ground.storage.table_file import Found, read_beside
@@ -36,6 +37,8 @@ class OutboxCheck(msgspec.Struct, frozen=True):
     damaged_rows: int
     file_bytes: int
     damage: tuple[str, ...]
+    set_aside: tuple[str, ...] = ()
+    """Names of damaged files beside the outbox, whose readable rows were taken over."""
     has_totals: bool = True
     """False if the totals could not be read: then they are all 0 here, and nobody knows whether they balance."""
 
@@ -59,7 +62,13 @@ def read_outbox(folder: Path) -> OutboxContent:
     Where `damage` says that rows are damaged or missing, what is returned is a part of what was there.
     """
     found = _found(folder)
-    return content_of(found.held, found.damage)
+    return msgspec.structs.replace(content_of(found.held, found.damage), set_aside=_set_aside(folder))
+
+
+def _set_aside(folder: Path) -> tuple[str, ...]:
+    # A database may lie there with its log.
+    names = (one.name for one in set_aside(folder / OUTBOX_FILE))
+    return tuple(name for name in names if not name.endswith(("-wal", "-shm")))
 
 
 def check_outbox(folder: Path) -> OutboxCheck:
@@ -83,6 +92,7 @@ def check_outbox(folder: Path) -> OutboxCheck:
         damaged_rows=len(found.bad),
         file_bytes=sum(_size(beside(folder / OUTBOX_FILE, ending)) for ending in ("", "-wal")),
         damage=content.damage,
+        set_aside=_set_aside(folder),
         has_totals=content.has_totals,
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from stagepost.errors import StorageError
 
+SYSTEM_LOCKS = Path("/proc/locks")
+"""File in which Linux lists the locks of all processes."""
 _HOLDER_BYTES_MAX = 256
 
 
@@ -42,3 +44,17 @@ class OwnerLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock. The lock is not tried, since a process that starts at this moment would find it
+    taken. Where the system does not tell, a lock file that is there counts as held."""
+    try:
+        inode = path.stat().st_ino
+    except OSError:
+        return False
+    try:
+        locks = SYSTEM_LOCKS.read_text().splitlines()
+    except OSError:
+        return True
+    return any("FLOCK" in line and f":{inode} " in line for line in locks)

@@ -151,11 +151,19 @@ def open_whole(
         raise StorageError(f"cannot repair the {what} {path}: {error}") from error
 
 
+def set_aside(path: Path) -> list[Path]:
+    """Return the damaged files that were kept when what could be read of them became the file at `path`."""
+    if not path.parent.is_dir():
+        return []
+    begin = path.name + DAMAGED
+    found = (one for one in path.parent.iterdir() if one.name.startswith(begin))
+    return sorted(found, key=lambda one: (len(one.name), one.name))
+
+
 def _refuse_remains(path: Path, what: str) -> None:
     """Raise `StoreRefused` if the file is gone, and its log or a damaged copy of it is left: a store was here."""
     left = [beside(path, "-wal")] if beside(path, "-wal").exists() else []
-    if path.parent.is_dir():
-        left += sorted(one for one in path.parent.iterdir() if one.name.startswith(path.name + DAMAGED))
+    left += set_aside(path)
     if left:
         names = ", ".join(one.name for one in left)
         raise StoreRefused(

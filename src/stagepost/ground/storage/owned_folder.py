@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stagepost.ground.files.data_folder import make_private
-from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
+from stagepost.ground.files.owner_lock import LockConflict, OwnerLock, is_held
 from stagepost.ground.storage.layout import Beginning
 from stagepost.ground.storage.sqlite_file import Connect
 from stagepost.ground.storage.table_file import TableFile
 from stagepost.ground.storage.tables import AnyTable
 
 LOCK_FILE = "owner.lock"
-SYSTEM_LOCKS = Path("/proc/locks")
 
 
 def open_owned(
@@ -43,19 +42,10 @@ def open_owned(
 
 
 def holder(path: Path) -> int | None:
-    """The process that has the folder; None if nobody has.
-
-    The lock is not tried, since a process that starts at this moment would find it taken.
-    """
+    """Return the process that has the folder; None if nobody has."""
     try:
         process = int((path / LOCK_FILE).read_text())
         os.kill(process, 0)
-        inode = (path / LOCK_FILE).stat().st_ino
     except (OSError, ValueError):
         return None
-    try:
-        locks = SYSTEM_LOCKS.read_text().splitlines()
-    except OSError:
-        return process  # the last holder lives; this system does not tell more
-    is_held = any("FLOCK" in line and f":{inode} " in line for line in locks)
-    return process if is_held else None
+    return process if is_held(path / LOCK_FILE) else None

@@ -154,7 +154,8 @@ class NodeReading(msgspec.Struct, frozen=True):
 
 class OutboxReading(msgspec.Struct, frozen=True):
     """Figures of an outbox. `damage`: the first sentence about damaged rows; `waiting` and `dead_letters` then count only rows
-    that are whole. `evicted`: messages evicted within `EVICTIONS_LOOKED_BACK_S`. `balances`: whether its totals agree with its rows."""
+    that are whole. `evicted`: messages evicted within `EVICTIONS_LOOKED_BACK_S`. `balances`: whether its totals agree with its rows.
+    `set_aside`: names of damaged files beside it, whose readable rows were taken over."""
 
     waiting: int
     capacity: int
@@ -163,6 +164,7 @@ class OutboxReading(msgspec.Struct, frozen=True):
     dead_letters: int = 0
     damage: str | None = None
     balances: bool = True
+    set_aside: tuple[str, ...] = ()
 
 
 class HealthFacts(msgspec.Struct, frozen=True):
@@ -400,6 +402,13 @@ def _outbox(reading: OutboxReading | Unread, now_s: float) -> Finding:
         notes.append("its books do not balance or rows are damaged: see `stagepost queue check`")
     if reading.damage:
         notes.append(reading.damage)
+    if reading.set_aside:
+        levels.append(Severity.WARNING)
+        kept = ", ".join(reading.set_aside[-SILENT_SHOWN:])
+        notes.append(
+            f"it was damaged, and rows that could not be read are lost: {kept} holds them; "
+            "move the file out of the folder when nobody needs it"
+        )
     return Finding(max(levels, key=_BADNESS.index), "queue", "; ".join([text, *notes]))
 
 
