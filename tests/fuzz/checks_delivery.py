@@ -5,6 +5,7 @@ from __future__ import annotations
 from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
 from stagepost.errors import DecodeError, StagepostError
 from stagepost.ground.identifiers import PoolId
+from stagepost.ground.wire.trace_context import TraceParent
 from tests.fuzz.checks_wire import independent
 from tests.fuzz.harness import Verdict, attempt, require
 
@@ -34,4 +35,7 @@ def check_envelope(data: bytes) -> Verdict:
 def envelope_samples() -> tuple[bytes, ...]:
     short = DataEnvelope("prices", bytes(range(16)), 1_900_000_000_000, b"1.25")
     asked = DataEnvelope("prices.of/everything", bytes(16), 1, b"x" * 300, 3, (_POOL, PoolId(bytes(28))))
-    return short.encode(), asked.encode()
+    traced = DataEnvelope(
+        "prices", bytes(16), 1, b"x", 0, (_POOL,), TraceParent(bytes(range(1, 17)), bytes(range(1, 9)))
+    )
+    return short.encode(), asked.encode(), traced.encode()

@@ -30,6 +30,7 @@ class Received:
         self.message_id = message.message_id
         self.attempt = message.attempt
         self.maybe_duplicate = message.maybe_duplicate
+        self.traceparent = message.traceparent
         self._loop = loop
         self._is_answered = False
         self._answered: asyncio.Future[Exception | None] = loop.create_future()

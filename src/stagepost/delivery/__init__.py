@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         Outgoing,
         Published,
         SendFailed,
+        SendPaced,
+        SendRefused,
         Transport,
     )
     from stagepost.delivery.transports.dmq import DmqTransport
@@ -90,6 +92,7 @@ _HOMES = {
         "Outgoing",
         "Published",
         "SendFailed",
+        "SendPaced",
         "SendRefused",
         "Transport",
     ),
@@ -146,6 +149,7 @@ __all__ = [
     "ReliablePublisher",
     "ReliablePublisherConfig",
     "SendFailed",
+    "SendPaced",
     "SendRefused",
     "Tier",
     "Transport",

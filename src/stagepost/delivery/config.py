@@ -15,6 +15,7 @@ from stagepost.delivery.backoff import delay_before
 from stagepost.delivery.envelope import ACKERS_MAX, RESERVED_TOPIC_PREFIX, TOPIC_BYTES_MAX
 from stagepost.delivery.errors import ErrConfig, ErrMessageTooLarge, ErrReservedTopic
 from stagepost.delivery.transport import Transport
+from stagepost.ground.wire.trace_context import TraceParent
 
 PERSISTENCES = ("memory", "disk")
 FSYNCS = ("commit", "interval", "off")
@@ -224,6 +225,20 @@ def check_message(transport: Transport, topic: str, payload: bytes, ackers: tupl
             found=len(payload),
             advice="send less, or in several messages",
         )
+
+
+def checked_traceparent(text: str | None) -> str:
+    """Return a caller's trace context as it is written; empty if there is none, `ErrConfig` for another text."""
+    if text is None:
+        return ""
+    found = TraceParent.parse(text)
+    if found is None:
+        raise ErrConfig(
+            f"{text[:80]!r} is not a W3C traceparent",
+            advice="give it as 00-<32 hex digits>-<16 hex digits>-01, or leave it out",
+            found=text[:80],
+        )
+    return found.text
 
 
 def _utf8_size(topic: str) -> int:

@@ -68,7 +68,8 @@ REASON_CHARACTERS_MAX = 500
 
 class DeliveryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A status change. `dmq_id` is the network's id of the last attempt; `error` is the name of an error class, and
-    `reason` its text. `key_nonce` is the nonce of the idempotency key, as hex, where the caller gave one.
+    `reason` its text. `key_nonce` is the nonce of the idempotency key, as hex, where the caller gave one;
+    `traceparent` is the W3C trace context of the caller, where there is one.
 
     `delivery_id` has 64 hex characters.
     """
@@ -84,3 +85,4 @@ class DeliveryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     acked_by: tuple[str, ...]
     reason: str | None = None
     key_nonce: str | None = None
+    traceparent: str | None = None

@@ -70,6 +70,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
     text: str
     failed_ms: int
     stamped_ms: int = 0
+    traceparent: str = ""
 
 
 class EndedMessages:

@@ -18,6 +18,7 @@ from stagepost.delivery.errors import (
     ErrSendFailed,
 )
 from stagepost.delivery.status import NackReason
+from stagepost.delivery.transport import SendPaced
 from stagepost.errors import ErrorCode, StagepostError
 
 EVICTED = ErrQueueEvicted
@@ -39,9 +40,10 @@ def evicted(entry: OutboxEntry, by: str) -> ErrQueueEvicted:
 
 def send_failed(entry: OutboxEntry, cause: Exception) -> ErrSendFailed:
     """Return the error of one failed send; not an end, unless the message was to be tried only once."""
-    error = ErrSendFailed(
-        f"the network did not take the message: {cause}", code=_code_of(cause), message_id=entry.id_text
-    )
+    text, advice = f"the network did not take the message: {cause}", ""
+    if isinstance(cause, SendPaced):
+        text, advice = cause.text, "publish_queued keeps it until then"
+    error = ErrSendFailed(text, code=_code_of(cause), message_id=entry.id_text, advice=advice)
     error.__cause__ = cause
     return error
 
@@ -83,6 +85,29 @@ def nacked(entry: OutboxEntry) -> ErrNacked:
     )
 
 
+def nobody_connected(absence: StagepostError | None) -> ErrNoConnectedPeers:
+    """Return the error of a message for a best effort that nobody could get; `absence` tells why, if anything does."""
+    error = ErrNoConnectedPeers(
+        "no peer is connected, so nobody could get the message" + (f": {absence.text}" if absence else ""),
+        code=_code_of(absence),
+        advice=(absence.advice if absence else "")
+        or "store it with publish_queued, or wait for a connection",
+    )
+    error.__cause__ = absence
+    return error
+
+
+def never_sent(entry: OutboxEntry, cause: StagepostError | None) -> ErrAckTimeout:
+    """Return the error of a message that was held back for the whole time of its call, though a peer was connected."""
+    why = cause.text if cause is not None else "older messages went first"
+    return ErrAckTimeout(
+        f"the message was not sent within the time of the call, so nobody could acknowledge it: {why}",
+        code=_code_of(cause),
+        may_have_been_delivered=entry.is_fate_unknown,
+        advice="allow more time, or store it with publish_queued",
+    )
+
+
 def ack_timeout(entry: OutboxEntry) -> ErrAckTimeout:
     assert entry.tally is not None
     tally = entry.tally
@@ -96,17 +121,24 @@ def ack_timeout(entry: OutboxEntry) -> ErrAckTimeout:
     )
 
 
-def out_of_time(entry: OutboxEntry, is_connected: bool) -> DeliveryError:
-    """Return the error of a message whose call used up its budget of time."""
-    if entry.is_sent or entry.phase is Phase.SENDING or is_connected:
+def out_of_time(entry: OutboxEntry, is_connected: bool, cause: StagepostError | None) -> DeliveryError:
+    """Return the error of a message whose call used up its budget of time: it names what did not happen, and why.
+
+    `cause` is what held the message back last, or why nobody is connected.
+    """
+    if entry.is_sent or entry.phase is Phase.SENDING:
         error: DeliveryError = ack_timeout(entry)
+    elif is_connected:
+        error = never_sent(entry, cause)
     else:
         error = ErrNoConnectedPeers(
-            "no peer was connected during the whole time of the call",
+            "no peer was connected during the whole time of the call"
+            + ("" if cause is None else f": {cause.text}"),
+            code=_code_of(cause),
             may_have_been_delivered=entry.is_fate_unknown,
-            advice="allow more time, or store it with publish_queued",
+            advice=(cause.advice if cause else "") or "allow more time, or store it with publish_queued",
         )
-    error.__cause__ = entry.last_cause
+    error.__cause__ = cause
     return error
 
 
@@ -154,8 +186,9 @@ def dead_letter(entry: OutboxEntry, error: DeliveryError, failed_ms: int) -> Fai
         error.text,
         failed_ms,
         entry.stamped_ms,
+        entry.traceparent,
     )
 
 
-def _code_of(cause: Exception) -> ErrorCode | None:
+def _code_of(cause: Exception | None) -> ErrorCode | None:
     return cause.code if isinstance(cause, StagepostError) else None

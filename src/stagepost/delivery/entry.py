@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.status import PENDING, SENT, DeliveryStatus, Tier
+from stagepost.errors import StagepostError
 from stagepost.ground.identifiers import MESSAGES_TOPIC
 
 NEVER = float("inf")
@@ -64,6 +65,7 @@ class OutboxEntry:
         "maybe_duplicate",
         "network_id",
         "nonce",
+        "outwaits_pace",
         "payload",
         "phase",
         "replayed",
@@ -77,6 +79,7 @@ class OutboxEntry:
         "timer_at",
         "timestamp_ms",
         "topic",
+        "traceparent",
         "wait_until",
     )
 
@@ -91,6 +94,7 @@ class OutboxEntry:
         created_ms: int,
         tally: AckTally | None,
         key_hash: bytes | None = None,
+        traceparent: str = "",
     ) -> None:
         self.sequence = sequence
         self.delivery_id = delivery_id
@@ -102,6 +106,7 @@ class OutboxEntry:
         self.created_ms = created_ms
         self.tally = tally
         self.key_hash = key_hash
+        self.traceparent = traceparent
         self.size = len(payload) + len(topic)
         self.status: DeliveryStatus = PENDING
         self.phase: Phase = STORING
@@ -118,10 +123,12 @@ class OutboxEntry:
         broken off."""
         self.wait_until = NEVER
         self.budget_at = NEVER
+        self.outwaits_pace = False
+        """True if the budget does not run out while the network's pace holds the message back."""
         self.expires_at = NEVER
         self.timer_at = NEVER
         self.network_id: bytes | None = None
-        self.last_cause: Exception | None = None
+        self.last_cause: StagepostError | None = None
         self.timestamp_ms = created_ms
         self.stamped_ms = 0
         """Time of the first transmission, in Unix milliseconds, where the topic's messages are dated by it; 0 before."""

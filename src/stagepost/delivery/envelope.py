@@ -1,8 +1,10 @@
 """The data envelope: topic, nonce and payload as the body of a network message.
 
     [1, 0, topic, nonce, created_ms, attempt, [* acker], payload, ? pad]
+    [2, 0, topic, nonce, created_ms, attempt, [* acker], payload, trace_parent, ? pad]
 
-A retry changes `attempt` and so the network's id; the delivery id does not depend on `attempt` and stays the same.
+Version 2 is written only for a message whose caller has a W3C trace context: releases that know version 1 alone take its
+body for that of another program, and ignore it. A retry changes `attempt` and so the network's id; the delivery id does not depend on `attempt` and stays the same.
 
 The receipt envelope: several ACKs and NACKs of a receiver.
 
@@ -28,8 +30,12 @@ from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.ground.wire.cbor import CborReader, write_array, write_bytes, write_text, write_unsigned
+from stagepost.ground.wire.trace_context import TRACE_PARENT_BYTES, TraceParent
 
 ENVELOPE_VERSION = 1
+TRACED_VERSION = 2
+"""Version of a data envelope that carries the trace context of the caller."""
+DATA_VERSIONS = (ENVELOPE_VERSION, TRACED_VERSION)
 DATA_KIND = 0
 TOPIC_BYTES_MAX = 255
 RESERVED_TOPIC_PREFIX = "/dep2p/sys/"
@@ -54,12 +60,14 @@ class DataEnvelope(msgspec.Struct, frozen=True):
     payload: bytes
     attempt: int = 0
     ackers: tuple[PoolId, ...] = ()
+    trace_parent: TraceParent | None = None
 
-    def encode(self) -> bytes:
+    def encode(self, body_bytes_max: int = BODY_BYTES_MAX) -> bytes:
         """Return the body of a network message, padded with zeros to the least that networks carry."""
         _check(self)
+        trace = self.trace_parent
         items = [
-            write_unsigned(ENVELOPE_VERSION),
+            write_unsigned(ENVELOPE_VERSION if trace is None else TRACED_VERSION),
             write_unsigned(DATA_KIND),
             write_text(self.topic),
             write_bytes(self.nonce),
@@ -67,12 +75,13 @@ class DataEnvelope(msgspec.Struct, frozen=True):
             write_unsigned(self.attempt),
             write_array(*(write_bytes(acker) for acker in self.ackers)),
             write_bytes(self.payload),
+            *(() if trace is None else (write_bytes(trace.encode()),)),
         ]
         body = write_array(*items)
         if len(body) < BODY_BYTES_MIN:
             body = write_array(*items, zero_pad(BODY_BYTES_MIN - len(body)))
-        if len(body) > BODY_BYTES_MAX:
-            room = BODY_BYTES_MAX - (len(body) - len(self.payload))
+        if len(body) > body_bytes_max:
+            room = body_bytes_max - (len(body) - len(self.payload))
             text = f"the payload has {len(self.payload)} bytes; with this topic {room} fit into a message"
             raise StagepostError(text, code=ErrorCode.MSG_BODY_SIZE, limit=room, found=len(self.payload))
         return body
@@ -82,27 +91,38 @@ class DataEnvelope(msgspec.Struct, frozen=True):
         return delivery_id(sender, self.topic, self.nonce, self.payload)
 
 
-def read_data_envelope(body: bytes) -> DataEnvelope:
-    """Read a data envelope; raise `DecodeError` for any other body."""
+def read_data_envelope(body: bytes, payload_bytes_max: int = BODY_BYTES_MAX) -> DataEnvelope:
+    """Read a data envelope of either version; raise `DecodeError` for any other body."""
     reader = CborReader(body)
     length = reader.array_length("envelope")
-    if length not in (_LENGTH_WITHOUT_PAD, _LENGTH_WITHOUT_PAD + 1):
-        raise reader.invalid(f"envelope has {length} elements, expected 8 or 9", at=0)
     version, kind = reader.unsigned(8, "envelope.version"), reader.unsigned(8, "envelope.kind")
-    if (version, kind) != (ENVELOPE_VERSION, DATA_KIND):
+    if version not in DATA_VERSIONS or kind != DATA_KIND:
         raise reader.invalid(f"envelope of version {version} and kind {kind} is not a data envelope", at=0)
+    least = _LENGTH_WITHOUT_PAD + (version == TRACED_VERSION)
+    if length not in (least, least + 1):
+        raise reader.invalid(f"envelope has {length} elements, expected {least} or {least + 1}", at=0)
     topic = reader.text(TOPIC_BYTES_MAX, "envelope.topic")
     nonce = reader.byte_string(NONCE_BYTES, NONCE_BYTES, "envelope.nonce")
     created_ms = reader.unsigned(_TIMESTAMP_BITS, "envelope.createdMs")
     attempt = reader.unsigned(_ATTEMPT_BITS, "envelope.attempt")
     ackers = _read_ackers(reader)
-    payload = reader.byte_string(0, BODY_BYTES_MAX, "envelope.payload")
-    if length > _LENGTH_WITHOUT_PAD and any(reader.byte_string(0, BODY_BYTES_MIN, "envelope.pad")):
+    payload = reader.byte_string(0, payload_bytes_max, "envelope.payload")
+    trace = _read_trace_parent(reader) if version == TRACED_VERSION else None
+    if length > least and any(reader.byte_string(0, BODY_BYTES_MIN, "envelope.pad")):
         raise reader.invalid("envelope.pad holds something else than zeros", at=reader.offset)
     reader.finish("the envelope")
     if not topic:
         raise reader.invalid("envelope.topic is empty", at=0)
-    return DataEnvelope(topic, nonce, created_ms, payload, attempt, ackers)
+    return DataEnvelope(topic, nonce, created_ms, payload, attempt, ackers, trace)
+
+
+def _read_trace_parent(reader: CborReader) -> TraceParent:
+    at = reader.offset
+    content = reader.byte_string(TRACE_PARENT_BYTES, TRACE_PARENT_BYTES, "envelope.traceParent")
+    found = TraceParent.decode(content)
+    if found is None:
+        raise reader.invalid("envelope.traceParent has an id of zeros", at=at)
+    return found
 
 
 def _read_ackers(reader: CborReader) -> tuple[PoolId, ...]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
-from stagepost.delivery.backoff import delay_before, spread
+from stagepost.delivery.backoff import PaceGate, delay_before, spread
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
@@ -38,8 +38,8 @@ from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.settlement import Settlement
 from stagepost.delivery.status import ACK, FAILED, MUST_WAIT, SENT, Tier
-from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed
-from stagepost.errors import LocalProtocolError
+from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed, SendPaced
+from stagepost.errors import LocalProtocolError, StagepostError
 
 EDGES_MERGED_S = 0.5
 """Seconds, at least, between two resets of every back-off, however often connections come and go."""
@@ -79,6 +79,8 @@ class StoredMessage(Protocol):
     def last_used(self) -> int: ...
     @property
     def stamped_ms(self) -> int: ...
+    @property
+    def traceparent(self) -> str: ...
 
 
 class PublisherCore:
@@ -119,6 +121,9 @@ class PublisherCore:
         self._cleared_at = -NEVER
         self._clear_at = NEVER
         self._tick_at = NEVER
+        self._gate = PaceGate()
+        self.absence: StagepostError | None = None
+        """Reason why no peer is connected, where the transport tells it."""
 
     def watch(self, is_watched: bool) -> None:
         """Make reports of new statuses from now on, or no longer."""
@@ -134,18 +139,20 @@ class PublisherCore:
 
     # Best effort: one attempt, nothing stored.
 
-    def begin_once(self, topic: str, payload: bytes, now: ClockTimes) -> OutboxEntry:
+    def begin_once(self, topic: str, payload: bytes, now: ClockTimes, traceparent: str = "") -> OutboxEntry:
         nonce = counted_nonce(self._volatile_prefix, self._next_volatile)
         self._next_volatile += 1
         message_id = delivery_id(self._sender, topic, nonce, payload)
-        entry = OutboxEntry(0, message_id, Tier.BEST_EFFORT, topic, payload, nonce, now.unix_ms, None)
+        entry = OutboxEntry(
+            0, message_id, Tier.BEST_EFFORT, topic, payload, nonce, now.unix_ms, None, None, traceparent
+        )
         self.counters.published += 1
         self._trying_once += 1
         self._settlement.report(entry, None, now)
         return entry
 
     def outgoing_once(self, entry: OutboxEntry) -> Outgoing:
-        return Outgoing(entry.topic, entry.nonce, entry.created_ms, 0, (), entry.payload)
+        return Outgoing(entry.topic, entry.nonce, entry.created_ms, 0, (), entry.payload, entry.traceparent)
 
     def end_once(
         self, entry: OutboxEntry, published: Published | None, error: DeliveryError | None, now: ClockTimes
@@ -172,8 +179,11 @@ class PublisherCore:
         ackers: tuple[str, ...] = (),
         required: int = 0,
         budget_s: float = NEVER,
+        outwaits_pace: bool = False,
+        traceparent: str = "",
     ) -> OutboxEntry | DeliveryResult:
         """Return a new entry, to be stored and then accepted; or the live entry, or the result, of the same key.
+        `outwaits_pace`: the budget does not run out while the network's pace holds the message back.
 
         Raise `DeliveryError` if the message cannot be taken; then nothing has happened. A caller waits for the end
         of a message of the acked tier: see `unawait` and `abandon`.
@@ -186,8 +196,11 @@ class PublisherCore:
             if known is not None:
                 return known
         tally = AckTally(ackers, required) if ackers else None
-        entry = OutboxEntry(counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash)
+        entry = OutboxEntry(
+            counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash, traceparent
+        )
         entry.budget_at = now.mono_s + budget_s
+        entry.outwaits_pace = outwaits_pace
         entry.is_awaited = tier is Tier.ACKED
         if entry.must_be_stamped and tier is Tier.ACKED and self._is_free_to_send(entry):
             # It leaves at once, so the row that is stored before holds the stamp.
@@ -210,6 +223,7 @@ class PublisherCore:
             letter.created_ms,
             tally,
             letter.key_hash,
+            letter.traceparent,
         )
         entry.attempt_first = letter.attempts
         entry.replayed = letter.sequence
@@ -302,11 +316,21 @@ class PublisherCore:
         return self._outgoing(entry, tally.critical)
 
     def _is_free_to_send(self, entry: OutboxEntry) -> bool:
-        return self.is_connected and not self.outbox.must_wait_its_turn(entry)
+        return (
+            self.is_connected and self._gate.closed_by is None and not self.outbox.must_wait_its_turn(entry)
+        )
 
     def _outgoing(self, entry: OutboxEntry, ackers: tuple[str, ...]) -> Outgoing:
         created_ms = entry.stamped_ms or entry.created_ms
-        return Outgoing(entry.topic, entry.nonce, created_ms, entry.attempt_number, ackers, entry.payload)
+        return Outgoing(
+            entry.topic,
+            entry.nonce,
+            created_ms,
+            entry.attempt_number,
+            ackers,
+            entry.payload,
+            entry.traceparent,
+        )
 
     def _accepted(self, entry: OutboxEntry, now: ClockTimes) -> None:
         if entry.evicted:
@@ -320,7 +344,9 @@ class PublisherCore:
 
     def _line_up(self, entry: OutboxEntry, now: ClockTimes) -> None:
         if not self._is_free_to_send(entry):
-            self._settlement.become(entry, MUST_WAIT, None, now)
+            pace = self._gate.closed_by
+            cause = None if pace is None else endings.send_failed(entry, pace)
+            self._settlement.become(entry, MUST_WAIT, cause, now)
         self.outbox.make_ready(entry)
         self._deadlines.set(entry)
 
@@ -354,6 +380,7 @@ class PublisherCore:
                 record.created_ms,
                 tally,
                 record.key_hash,
+                record.traceparent,
             )
             entry.is_fate_unknown = True
             # Nobody knows what happened to the last attempt, so the message gets one more.
@@ -375,7 +402,7 @@ class PublisherCore:
     # Sending.
 
     def next_to_send(self, now: ClockTimes) -> OutboxEntry | None:
-        if not self.is_connected:
+        if not self.is_connected or self._gate.is_closed(now):
             return None
         entry = self.outbox.take()
         while self.outbox.must_be_told:
@@ -448,10 +475,14 @@ class PublisherCore:
                 self._settlement.end(entry, endings.attempts_used_up(entry, cause), now)
                 return self._settlement.take_effects()
         self.outbox.send_failed(entry)
+        if isinstance(error, SendPaced):
+            self._gate.close(error, now)
+            # A caller who asked for a flush need not wait for minutes: what can be sent now was sent.
+            self._settlement.end_flush(is_cut_short=False)
         delay_s = self._delay(entry) if costs else self.config.retry_delay
         if error.retry_after_s is not None:
             delay_s = max(delay_s, error.retry_after_s) if costs else error.retry_after_s
-        if not self.is_connected:
+        if not self.is_connected or self._gate.closed_by is not None:
             self.outbox.make_ready(entry)
         else:
             self.outbox.enter(entry, BACKING_OFF)
@@ -540,9 +571,13 @@ class PublisherCore:
     # A flush that a caller asks for.
 
     def begin_flush(self) -> int:
-        """Try every message once that is unsent now, whatever its back-off; return how many there are."""
+        """Try every message once that is unsent now, whatever its back-off; return how many there are: none while the
+        network's pace holds them back.
+        """
         if self._settlement.is_flushing:
             raise LocalProtocolError("a flush began while another one is under way", reason="FlushTwice")
+        if self._gate.closed_by is not None:
+            return 0
         chosen = [entry for entry in self.outbox if entry.phase in _WAITING and not entry.is_sent]
         sending = [entry for entry in self.outbox if entry.phase is SENDING and not entry.is_sent]
         for entry in chosen:
@@ -562,10 +597,13 @@ class PublisherCore:
             at = self._clear_at
         if self._tick_at < at and self.outbox.waiting:
             at = self._tick_at
+        if self._gate.opens_at < at:
+            at = self._gate.opens_at
         return at
 
     def on_time(self, now: ClockTimes) -> list[Effect]:
         """Do everything that is due. The shell then sends the messages that have become ready."""
+        self._gate.is_closed(now)
         if now.mono_s >= self._clear_at:
             self._clear_back_off(now)
         for entry in self._deadlines.due(now.mono_s):
@@ -588,8 +626,12 @@ class PublisherCore:
         at = now.mono_s
         if entry.phase in (STORING, LEAVING):
             return  # the deadline is set again when the storing is over
-        if entry.budget_at <= at:
-            self._settlement.end(entry, endings.out_of_time(entry, self.is_connected), now)
+        if entry.budget_at <= at and self._is_waiting_for_pace(entry, now):
+            entry.budget_at = self._gate.opens_at + self.config.budget_s
+        elif entry.budget_at <= at:
+            cause = (self._gate.closed_by if self.is_connected else self.absence) or entry.last_cause
+            error = endings.out_of_time(entry, self.is_connected, cause)
+            self._settlement.end(entry, error, now)
         elif entry.expires_at <= at and entry.phase in _WAITING:
             self._settlement.end(entry, endings.too_old(entry, self.config.message_max_age), now)
         elif entry.wait_until <= at:
@@ -597,6 +639,13 @@ class PublisherCore:
                 self._ack_timed_out(entry, now)
             elif entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
+
+    def _is_waiting_for_pace(self, entry: OutboxEntry, now: ClockTimes) -> bool:
+        """Return whether the network's pace alone holds back a message that may outwait it, up to the dedup window."""
+        if self._gate.closed_by is None or not entry.outwaits_pace or entry.phase not in _WAITING:
+            return False
+        waits_until_ms = self._gate.opens_ms + self.config.budget_s * 1_000
+        return waits_until_ms - entry.created_ms <= self.config.dedup_window * 1_000
 
     def _ack_timed_out(self, entry: OutboxEntry, now: ClockTimes) -> None:
         self.counters.ack_timeouts += 1
@@ -679,7 +728,8 @@ class PublisherCore:
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing is in flight, and nothing that waits could be sent now."""
-        return not self.outbox.in_flight and not (self.is_connected and self.outbox.has_ready)
+        can_send = self.is_connected and self._gate.closed_by is None
+        return not self.outbox.in_flight and not (can_send and self.outbox.has_ready)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -708,4 +758,5 @@ class PublisherCore:
             "in_flight": outbox.in_flight,
             "dead_letters": len(self.ended.dead_letters),
             "oldest_ms": self.oldest_ms,
+            "sends_again_ms": None if self._gate.closed_by is None else self._gate.opens_ms,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -12,7 +12,10 @@ from stagepost.errors import ErrorCode, StagepostError
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """An attempt to send. `ackers` are the nodes that shall acknowledge; `created_ms` is the same for every attempt."""
+    """An attempt to send. `ackers` are the nodes that shall acknowledge; `created_ms` is the same for every attempt.
+
+    `traceparent` is the W3C trace context of the caller; empty if there is none.
+    """
 
     topic: str
     nonce: bytes
@@ -20,6 +23,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     attempt: int
     ackers: tuple[str, ...]
     payload: bytes
+    traceparent: str = ""
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -37,6 +41,7 @@ class Incoming(msgspec.Struct, frozen=True):
     payload: bytes
     expires_at_ms: int | None = None
     network_id: bytes | None = None
+    traceparent: str = ""
 
 
 class IncomingAcks(msgspec.Struct, frozen=True):
@@ -75,12 +80,45 @@ class SendFailed(StagepostError):
         self.costs_attempt = costs_attempt
 
 
+class SendPaced(SendFailed):
+    """Delay of a send by the network's rule for the pace of one sender: nothing was sent, and no attempt is used up.
+
+    `retry_after_s` is the wait until the network takes a message of this sender again.
+    """
+
+    default_code = ErrorCode.MSG_TOO_FREQUENT
+
+    def __init__(self, text: str, retry_after_s: float, *, code: ErrorCode | None = None) -> None:
+        super().__init__(text, retry_after_s, costs_attempt=False, code=code)
+        self.wait_s = retry_after_s
+
+
 class SendRefused(StagepostError):
     """Refusal of a message for good: another attempt is of no use."""
 
 
 MessageCallback: TypeAlias = Callable[[Incoming | IncomingAcks], None]
 Unsubscribe: TypeAlias = Callable[[], None]
+
+
+def absence_of(transport: object) -> StagepostError | None:
+    """Return why a transport has no peer, with advice, from its attribute `absence`; None if it has no such attribute.
+
+    The attribute is not a member of `Transport`: a network that cannot tell the reason need not have it.
+    """
+    found = getattr(transport, "absence", None)
+    return found if isinstance(found, StagepostError) else None
+
+
+def require_peers(transport: object, peers: Iterable[str]) -> None:
+    """Raise if one of `peers` cannot be a node of the transport's network, by its method `check_peer`.
+
+    The method is not a member of `Transport`: a network that takes any name need not have it.
+    """
+    check = getattr(transport, "check_peer", None)
+    if check is not None:
+        for peer in peers:
+            check(peer)
 
 
 class Transport(Protocol):

@@ -122,7 +122,17 @@ def _way(
         why,
         _reached({event.status for event in events}, bool(arrivals), words),
         bool(events) and not ids.message_ids and _is_end(events[-1]),
+        _traceparent(events, data),
     )
+
+
+def _traceparent(events: list[DeliveryEvent], data: list[DataEnvelope]) -> str:
+    """Return the trace context that the publisher recorded, or the one that the message carries: the events have it even
+    where the payload left no room for it.
+    """
+    recorded = (event.traceparent for event in events if event.traceparent)
+    carried = (envelope.trace_parent.text for envelope in data if envelope.trace_parent is not None)
+    return next(recorded, "") or next(carried, "")
 
 
 def _reached(statuses: set[DeliveryStatus], is_on_network: bool, words: str) -> tuple[str, ...]:

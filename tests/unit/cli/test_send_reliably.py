@@ -437,7 +437,7 @@ def test_bad_settings_file_is_told_with_its_place(place: Place, capsys: pytest.C
 
     assert place.send("--tier", "acked", "--config", file) == 2
     assert (
-        f"{file}: 1 problem\n  delivery.critical_peers   'relay-1' is not a pool id"
+        f'{file}: 1 problem\n  delivery.critical_peers   expected a pool id, as pool1… or 56 hex digits, found "relay-1"'
         in capsys.readouterr().err
     )
     make = place.send("--tier", "queued", "--wait", "queued", "--outbox", place.outbox)

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.delivery.envelope import DataEnvelope, read_data_envelope
+from stagepost.delivery.transport import Outgoing
+from stagepost.delivery.transports.dmq_bodies import data_body, payload_room
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.ground.identifiers import PoolId
+from stagepost.ground.wire.trace_context import TraceParent
 
 NONCE = bytes(range(16))
 SENDER = PoolId(b"s" * 28)
@@ -134,3 +137,47 @@ def test_good_one_with_bytes_behind_it_is_none_either() -> None:
     assert read_data_envelope(cbor2.dumps(GOOD)).topic == "demo"
     with pytest.raises(DecodeError):
         read_data_envelope(cbor2.dumps(GOOD) + b"\0")
+
+
+TRACE = TraceParent(bytes(range(1, 17)), bytes(range(1, 9)), 1)
+
+
+def test_the_trace_context_of_a_caller_makes_an_envelope_of_version_two() -> None:
+    envelope = an_envelope(payload=b"p" * 200, trace_parent=TRACE)
+    assert cbor2.loads(envelope.encode()) == [
+        2, 0, "demo", NONCE, 1_800_000_000_123, 0, [], b"p" * 200, TRACE.encode(),
+    ]  # fmt: skip
+    assert read_data_envelope(envelope.encode()) == envelope
+    short = an_envelope(trace_parent=TRACE)
+    assert len(short.encode()) >= 90
+    assert read_data_envelope(short.encode()) == short
+    assert envelope.delivery_id(SENDER) == an_envelope(payload=b"p" * 200).delivery_id(SENDER)
+
+
+def test_earlier_releases_take_version_two_for_another_programs_body() -> None:
+    """They look at the second and third byte, which are version and kind, before they decode anything."""
+    assert an_envelope(trace_parent=TRACE).encode()[1:3] == bytes((2, 0))
+    assert an_envelope().encode()[1:3] == bytes((1, 0)), "and without a trace context nothing has changed"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [2, 0, "demo", NONCE, 5, 0, [], b"payload"],
+        [2, 0, "demo", NONCE, 5, 0, [], b"payload", bytes(24)],
+        [2, 0, "demo", NONCE, 5, 0, [], b"payload", bytes(25)],
+        [2, 0, "demo", NONCE, 5, 0, [], b"payload", TRACE.encode(), b"\0", b"\0"],
+        [1, 0, "demo", NONCE, 5, 0, [], b"payload", TRACE.encode()],
+        [3, 0, "demo", NONCE, 5, 0, [], b"payload"],
+    ],
+)
+def test_other_shapes_of_traced_envelopes_are_refused(value: list[Any]) -> None:
+    with pytest.raises(DecodeError):
+        read_data_envelope(cbor2.dumps(value))
+
+
+def test_a_payload_that_leaves_no_room_goes_without_its_trace_context() -> None:
+    for missing, version in ((27, 2), (26, 1), (0, 1)):
+        payload = bytes(payload_room("demo", ()) - missing)
+        body = data_body(Outgoing("demo", NONCE, 2**62, 2**31, (), payload, TRACE.text))
+        assert (body[1], len(body) <= 2_000) == (version, True)

@@ -55,7 +55,8 @@ class Busy(Exception):
 class Message(msgspec.Struct, frozen=True):
     """A message for a handler. `sender` is authenticated; `message_id` has 64 hex characters, the same for every copy.
 
-    `maybe_duplicate`: it is older than what is remembered here, so it may have been handled before.
+    `maybe_duplicate`: it is older than what is remembered here, so it may have been handled before. `traceparent` is the
+    W3C trace context of the sender, to be continued here; empty if there is none.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class Message(msgspec.Struct, frozen=True):
     attempt: int
     created_ms: int
     maybe_duplicate: bool
+    traceparent: str = ""
 
 
 Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]

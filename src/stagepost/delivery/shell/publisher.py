@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stagepost.delivery import endings
-from stagepost.delivery.config import ReliablePublisherConfig, check_message
+from stagepost.delivery.config import ReliablePublisherConfig, check_message, checked_traceparent
 from stagepost.delivery.ended import FailedMessage
 from stagepost.delivery.entry import OutboxEntry
 from stagepost.delivery.errors import (
@@ -40,8 +40,8 @@ from stagepost.delivery.shell.sender import Sender
 from stagepost.delivery.shell.status_dispatch import StatusCallback, StatusDispatch, Subscription
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OnStorageError, OutboxStore, letter_of, outcome_of
-from stagepost.delivery.transport import SendRefused, Transport
-from stagepost.errors import StagepostError, StorageError
+from stagepost.delivery.transport import SendRefused, Transport, absence_of, require_peers
+from stagepost.errors import ConfigError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -124,6 +124,7 @@ class ReliablePublisher:
         """Open the outbox, recover the messages in it, and begin to send."""
         if self._refusal is not ErrNotStarted:
             raise ErrAlreadyStarted("this publisher was started before", advice="make a new one")
+        self._check_peers(self._config)
         random = self._random or Random(secrets.randbits(64))
         config, store = self._config, self._store
         if store is None and config.persistence == "disk":
@@ -232,20 +233,23 @@ class ReliablePublisher:
 
     # The three tiers.
 
-    async def publish(self, topic: str, data: bytes | bytearray | memoryview) -> None:
-        """Make one attempt, now; raise if no peer is connected or the network does not take the message."""
+    async def publish(
+        self, topic: str, data: bytes | bytearray | memoryview, *, traceparent: str | None = None
+    ) -> None:
+        """Make one attempt, now; raise if no peer is connected or the network does not take the message.
+
+        `traceparent`, here and below, is the W3C trace context of the caller, which travels with the message.
+        """
         self._require_running()
+        trace = checked_traceparent(traceparent)
         payload = bytes(data)
         check_message(self._transport, topic, payload, ())
         core, sender = self._core, self._sender
         now = sender.now()
-        entry = core.begin_once(topic, payload, now)
+        entry = core.begin_once(topic, payload, now, trace)
         sender.perform(core.take_effects())
         if self._transport.connected_peers <= 0:
-            nobody = ErrNoConnectedPeers(
-                "no peer is connected, so nobody could get the message",
-                advice="store it with publish_queued, or wait for a connection",
-            )
+            nobody = endings.nobody_connected(absence_of(self._transport))
             sender.perform(core.end_once(entry, None, nobody, now))
             raise nobody
         error: DeliveryError
@@ -273,12 +277,14 @@ class ReliablePublisher:
         *,
         key: str | bytes | None = None,
         require_ack: bool = False,
+        traceparent: str | None = None,
     ) -> str:
         """Store the message, return its id, and send it as soon as possible.
 
         `require_ack`: the publisher retries until the critical peers have acknowledged.
         """
         self._require_running()
+        trace = checked_traceparent(traceparent)
         payload = bytes(data)
         ackers, required = self._critical() if require_ack else ((), 0)
         await self._check(topic, payload, ackers)
@@ -291,6 +297,7 @@ class ReliablePublisher:
             key_hash=None if key is None else nonce_of_key(key),
             ackers=ackers,
             required=required,
+            traceparent=trace,
         )
         if isinstance(entry, DeliveryResult):
             return entry.message_id
@@ -304,6 +311,7 @@ class ReliablePublisher:
         *,
         timeout: float | None = None,
         key: str | bytes | None = None,
+        traceparent: str | None = None,
     ) -> DeliveryResult:
         """Send the message and return when enough critical peers have acknowledged; raise at every other end."""
         self._require_running()
@@ -320,6 +328,7 @@ class ReliablePublisher:
                 f"{config.dedup_window:g} s",
                 found=budget_s,
             )
+        trace = checked_traceparent(traceparent)
         payload = bytes(data)
         await self._check(topic, payload, ackers)
         now = self._sender.now()
@@ -332,6 +341,8 @@ class ReliablePublisher:
             ackers=ackers,
             required=required,
             budget_s=budget_s,
+            outwaits_pace=timeout is None and config.delivery_timeout is None,
+            traceparent=trace,
         )
         if isinstance(outcome, OutboxEntry):
             outcome = await self._acceptance.take_and_wait(outcome, now, budget_s)
@@ -400,7 +411,15 @@ class ReliablePublisher:
         changes: dict[str, Any] = {"critical_peers": tuple(peers), "required_acks": required_acks}
         if require_all_acks is not None:
             changes["require_all_acks"] = require_all_acks
-        self._config = replace(self._config, **changes)
+        changed = replace(self._config, **changes)
+        self._check_peers(changed)
+        self._config = changed
+
+    def _check_peers(self, config: ReliablePublisherConfig) -> None:
+        try:
+            require_peers(self._transport, config.critical_peers)
+        except ConfigError as error:
+            raise ErrConfig(f"critical_peers: {error.text}", advice=error.advice) from error
 
     async def cancel(self, message_id: str) -> bool:
         """Cancel a message that still waits in the queue; return False for every other."""

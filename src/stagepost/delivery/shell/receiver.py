@@ -190,6 +190,7 @@ class Receiver:
             message.attempt,
             message.created_ms,
             self._core.maybe_duplicate(message, now),
+            message.traceparent,
         )
         queue = self._queues.get(message.sender)
         if queue is None:

@@ -26,7 +26,15 @@ from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.status_dispatch import StatusDispatch
 from stagepost.delivery.stores.outbox import Joined, OutboxStore, change_of, progress_of
-from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, SendFailed, SendRefused, Transport
+from stagepost.delivery.transport import (
+    Incoming,
+    IncomingAcks,
+    Outgoing,
+    SendFailed,
+    SendRefused,
+    Transport,
+    absence_of,
+)
 from stagepost.errors import DecodeError, StorageError
 
 SLOW_BATCHES = 16
@@ -113,6 +121,7 @@ class Sender:
     # Connections, receipts and time.
 
     def _connectivity(self, peers: int) -> None:
+        self._core.absence = None if peers else absence_of(self._transport)
         self.perform(self._core.connectivity(peers, self.now()))
         if self._core.is_connected:
             self.wake_flusher()
@@ -122,6 +131,8 @@ class Sender:
         peers = self._transport.connected_peers
         if (peers > 0) is not self._core.is_connected:
             self._connectivity(peers)
+        elif not peers:
+            self._core.absence = absence_of(self._transport)
 
     def _incoming(self, message: Incoming | IncomingAcks) -> None:
         if isinstance(message, IncomingAcks):

@@ -93,6 +93,7 @@ class StatusDispatch:
                     report.acked_by,
                     None if report.error is None else str(report.error)[:REASON_CHARACTERS_MAX],
                     None if entry.key_hash is None else entry.nonce.hex(),
+                    entry.traceparent or None,
                 )
             )
         return self.is_watched

@@ -49,6 +49,7 @@ class OutboxRecord(msgspec.Struct, frozen=True, array_like=True):
     last_used: int = 0
     maybe_duplicate: bool = False
     stamped_ms: int = 0
+    traceparent: str = ""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -197,6 +198,7 @@ def record_of(entry: OutboxEntry) -> OutboxRecord:
         entry.last_used,
         entry.maybe_duplicate,
         entry.stamped_ms,
+        entry.traceparent,
     )
 
 
@@ -240,6 +242,7 @@ def letter_of(dead: DeadLetter) -> FailedMessage:
         dead.text,
         dead.failed_ms,
         record.stamped_ms,
+        record.traceparent,
     )
 
 

@@ -25,7 +25,7 @@ from stagepost.delivery.transport import (
     SendFailed,
     SendRefused,
 )
-from stagepost.delivery.transports.dmq_bodies import ack_bodies, data_body, payload_room, read_body
+from stagepost.delivery.transports.dmq_bodies import ack_bodies, acker_id, data_body, payload_room, read_body
 from stagepost.delivery.transports.dmq_connectivity import (
     PEERS_POLL_S,
     PEERS_POLL_WITHOUT_S,
@@ -42,8 +42,8 @@ from stagepost.dmq.keys.kes_clock import KesClock
 from stagepost.dmq.keys.signer import DmqSigner, Signer
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.profiles import profile_named
-from stagepost.dmq.validation import TTL_MAX_S, check_proof
-from stagepost.errors import LocalProtocolError, StagepostError
+from stagepost.dmq.validation import TTL_MAX_S, check_proof, rules_for
+from stagepost.errors import LocalProtocolError, StagepostError, TransportError
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import Network, SocketNetwork
 
@@ -180,7 +180,8 @@ class DmqTransport:
             raise LocalProtocolError("this transport was started already")
         lanes = SubmissionLanes(self._make_client, self._limits.lanes)
         unreachable = self._connectivity.note_unreachable
-        self._sending = DmqSubmitter(self._signer, lanes, self._clock, unreachable)
+        gap_s = rules_for(self._node.network_magic).message_gap_s
+        self._sending = DmqSubmitter(self._signer, lanes, self._clock, unreachable, gap_s)
         self._listener = self._make_client()
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._connectivity.run(), name="delivery-peers")
@@ -232,6 +233,22 @@ class DmqTransport:
         return self._connectivity.fault
 
     @property
+    def absence(self) -> StagepostError | None:
+        """Return why nothing can be sent at present, with advice; None while a peer is connected."""
+        if self.fault is not None:
+            return self.fault
+        if not self.is_node_there:
+            return TransportError(
+                f"no node answers at {self._node.socket_path}", advice="start it, or look at its log"
+            )
+        if self.connected_peers:
+            return None
+        return TransportError(
+            "the node runs, but no peer is connected to it",
+            advice="check `stagepost peers` and the topology file; the tier queued keeps messages until a peer is connected",
+        )
+
+    @property
     def last_failure(self) -> str | None:
         """Return the error of the last attempt to send; None if that attempt went well."""
         return None if self._sending is None else self._sending.last_failure
@@ -240,6 +257,10 @@ class DmqTransport:
     def counted_peers(self) -> int | None:
         """Return the number of peers that the node reports; None if the node reports none or is absent."""
         return self._connectivity.counted_peers
+
+    def check_peer(self, peer: str) -> None:
+        """Raise `ConfigError` if `peer` is not a pool id: no other node can acknowledge here."""
+        acker_id(peer)
 
     def payload_room(self, topic: str, ackers: Sequence[str]) -> int:
         return payload_room(topic, ackers)

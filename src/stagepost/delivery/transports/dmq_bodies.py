@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
+
 from stagepost.delivery.envelope import (
     ACK_KIND,
     ACK_TOPICS,
     BODY_BYTES_MAX,
     DATA_KIND,
+    DATA_VERSIONS,
     RESERVED_TOPIC_PREFIX,
     AckReceipt,
     DataEnvelope,
@@ -23,12 +26,15 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.errors import ConfigError, DecodeError
 from stagepost.ground.crypto.hashing import pool_id
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.ground.wire.trace_context import TRACE_PARENT_BYTES, TraceParent
 
 POOLS_REMEMBERED_MAX = 4_096
 
 # Envelope head, version, kind; nonce, creation time and attempt at their longest; the head of a long payload.
 _FIXED_BYTES = 1 + 1 + 1 + 17 + 9 + 5 + 3
 _ACKER_BYTES = 2 + POOL_ID_BYTES
+_TRACE_BYTES = 2 + TRACE_PARENT_BYTES
+_DATA_HEADS = tuple(bytes((version, DATA_KIND)) for version in DATA_VERSIONS)
 
 
 def payload_room(topic: str, ackers: Sequence[str]) -> int:
@@ -45,15 +51,28 @@ def payload_room(topic: str, ackers: Sequence[str]) -> int:
 
 
 def data_body(message: Outgoing) -> bytes:
-    """Return the body of a delivery; raise `StagepostError` if no body can carry it."""
+    """Return the body of a delivery; raise `StagepostError` if no body can carry it.
+
+    A payload that leaves no room for the trace context goes without it.
+    """
+    envelope = envelope_of(message)
+    room = payload_room(message.topic, message.ackers) - _TRACE_BYTES
+    if envelope.trace_parent is not None and len(message.payload) > room:
+        envelope = msgspec.structs.replace(envelope, trace_parent=None)
+    return envelope.encode()
+
+
+def envelope_of(message: Outgoing) -> DataEnvelope:
+    """Return the envelope of an attempt; raise `ConfigError` for an acker whose name is not an id of 28 bytes."""
     return DataEnvelope(
         message.topic,
         message.nonce,
         message.created_ms,
         message.payload,
         message.attempt,
-        tuple(_pool_id(acker) for acker in message.ackers),
-    ).encode()
+        tuple(acker_id(acker) for acker in message.ackers),
+        TraceParent.parse(message.traceparent) if message.traceparent else None,
+    )
 
 
 def ack_bodies(sender: str, receipts: Sequence[AckReceipt]) -> list[tuple[bytes, int]]:
@@ -65,7 +84,7 @@ def read_body(message: DmqMessage) -> Incoming | IncomingAcks | None:
     """Read a body; return None for a body of another program, since others use the network too."""
     body = message.body
     # Version and kind follow the head of the array, so that most foreign bodies need no decoder.
-    if body[1:3] == bytes((1, DATA_KIND)):
+    if body[1:3] in _DATA_HEADS:
         return _read_data(message)
     if body[1:3] == bytes((1, ACK_KIND)):
         return _read_acks(body, _name_of(message.cold_verification_key))
@@ -91,6 +110,7 @@ def _read_data(message: DmqMessage) -> Incoming | IncomingAcks | None:
         envelope.payload,
         message.expires_at * 1_000,
         message.message_id,
+        "" if envelope.trace_parent is None else envelope.trace_parent.text,
     )
 
 
@@ -113,7 +133,8 @@ def _name_of(cold_verification_key: bytes) -> str:
     return pool_id(cold_verification_key).hex()
 
 
-def _pool_id(acker: str) -> PoolId:
+def acker_id(acker: str) -> PoolId:
+    """Return the pool id that `acker` spells in lower-case hex digits; raise `ConfigError` for any other name."""
     identity = identity_bytes(acker)
     if len(identity) != POOL_ID_BYTES:
         raise ConfigError(

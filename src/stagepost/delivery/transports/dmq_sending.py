@@ -1,6 +1,7 @@
 """The submission of bodies to a node: signing, submitting, and the meaning of each answer for the message.
 
-`Pace` follows the node, which names the seconds to wait when a message came too soon after the last one.
+`Pace` keeps to the rule of the network, where a pool may send only once in a while, and follows the node, which names
+the seconds to wait when a message came too soon after the last one.
 
 `SubmissionLanes` are several connections to one node: each carries one message at a time, and a node that makes messages
 durable in groups takes many in the time of one.
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 
-from stagepost.delivery.transport import SendFailed, SendRefused
+from stagepost.delivery.transport import SendFailed, SendPaced, SendRefused
 from stagepost.dmq.endpoints.local_client import LocalClient
 from stagepost.dmq.keys.signer import Signer
 from stagepost.dmq.message import DmqMessage
@@ -41,19 +43,41 @@ def seconds_named(outcome: Rejected) -> float | None:
 
 
 class Pace:
-    """The time until the node takes a message again; until then nothing is signed or submitted."""
+    """The time until the node takes a message again; until then nothing is signed or submitted.
 
-    def __init__(self, clock: Clock) -> None:
+    `gap_s` is the network's rule: seconds between two messages of one pool; 0 where there is no such rule.
+    """
+
+    def __init__(self, clock: Clock, gap_s: float = 0.0) -> None:
+        self.gap_s = gap_s
         self._clock = clock
         self._not_before_s = 0.0
+        self._turn_ends_s = 0.0
 
     def hold(self, wait_s: float) -> None:
+        """Wait at least `wait_s`, as the node asked."""
         self._not_before_s = max(self._not_before_s, self._clock.mono_s() + wait_s)
+
+    def begin_turn(self) -> float:
+        """Take the present turn, so that no second message is begun in it; return a value for `give_back`."""
+        before, self._turn_ends_s = self._turn_ends_s, self._clock.mono_s() + self.gap_s
+        return before
+
+    def give_back(self, before: float) -> None:
+        """Free a turn whose message the node did not take."""
+        self._turn_ends_s = before
 
     @property
     def wait_s(self) -> float:
         """Return the seconds to wait; 0 if a message may be sent."""
-        return max(0.0, self._not_before_s - self._clock.mono_s())
+        return max(0.0, max(self._not_before_s, self._turn_ends_s) - self._clock.mono_s())
+
+    @property
+    def words(self) -> str:
+        """Return the rule and the time of the next message, for people."""
+        at = time.strftime("%H:%M:%S", time.gmtime(self._clock.unix_s() + self.wait_s))
+        rule = f"on this network a pool may send once in {self.gap_s:g} s"
+        return f"{rule if self.gap_s else 'the node asked to wait'}; sends again at {at} UTC"
 
 
 class SubmissionLanes:
@@ -94,13 +118,19 @@ class DmqSubmitter:
     """The way into a node. It raises `SendFailed` and `SendRefused`; `on_unreachable` is called if no node answers."""
 
     def __init__(
-        self, signer: Signer, lanes: SubmissionLanes, clock: Clock, on_unreachable: Callable[[], None]
+        self,
+        signer: Signer,
+        lanes: SubmissionLanes,
+        clock: Clock,
+        on_unreachable: Callable[[], None],
+        gap_s: float = 0.0,
     ) -> None:
+        """`gap_s` is the network's rule: seconds between two messages of one pool."""
         self._signer = signer
         self._lanes = lanes
         self._clock = clock
         self._on_unreachable = on_unreachable
-        self._pace = Pace(clock)
+        self._pace = Pace(clock, gap_s)
         self.last_failure: str | None = None
         """Error of the last attempt; None if that attempt went well."""
 
@@ -131,10 +161,13 @@ class DmqSubmitter:
         return await self._send(body, ttl_s)
 
     async def _send(self, body: bytes, ttl_s: float) -> DmqMessage:
+        turn = self._pace.begin_turn()
         try:
             signed = await self._taken(body, ttl_s)
-        except (SendFailed, SendRefused) as error:
-            self.last_failure = error.text
+        except BaseException as error:
+            self._pace.give_back(turn)
+            if isinstance(error, SendFailed | SendRefused):
+                self.last_failure = error.text
             raise
         self.last_failure = None
         return signed
@@ -169,7 +202,8 @@ class DmqSubmitter:
         wait_s = seconds_named(outcome)
         if wait_s is not None:
             self._pace.hold(wait_s)
-            return SendFailed(text, wait_s, costs_attempt=False, code=outcome.code)
+            log.info("node asks to wait", extra={"wait_s": wait_s, "reason": text})
+            return SendPaced(f"{text}; {self._pace.words}", wait_s, code=outcome.code)
         if outcome.reason is Reason.OTHER:
             return SendFailed(text, code=outcome.code)
         return SendRefused(text, code=outcome.code, advice=REFUSED_ADVICE)
@@ -177,5 +211,5 @@ class DmqSubmitter:
     def _require_pace(self) -> None:
         wait_s = self._pace.wait_s
         if wait_s > 0:
-            text = f"the node asked to wait; {wait_s:.1f} s are left"
-            raise SendFailed(text, wait_s, costs_attempt=False, code=ErrorCode.MSG_TOO_FREQUENT)
+            self.last_failure = self._pace.words
+            raise SendPaced(self.last_failure, wait_s)

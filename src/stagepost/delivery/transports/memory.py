@@ -215,6 +215,7 @@ class MemoryTransport:
             message.ackers,
             message.payload,
             network_id=network_id,
+            traceparent=message.traceparent,
         )
         return Published(network_id, self.network.spread(self, incoming))
 

@@ -140,6 +140,8 @@ class Way(msgspec.Struct, frozen=True):
     """Of `stored`, `sent` and `acked`: what the delivery has reached."""
     has_ended: bool = False
     """True if the delivery is all that will happen to the message, and is over."""
+    traceparent: str = ""
+    """W3C trace context of the caller that published the message; empty if there is none."""
 
 
 class Trace(msgspec.Struct, frozen=True):
