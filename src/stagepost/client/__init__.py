@@ -16,6 +16,7 @@ from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage, sign_message
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.full_node.local_client import RefusedByFullNode
+from stagepost.ground.net.webhook import WebhookConfig
 from stagepost.remp.verdict.message_verdict import MessageVerdict
 from stagepost.remp.verdict.trace import Trace
 
@@ -35,5 +36,6 @@ __all__ = [
     "Rejected",
     "Sent",
     "Trace",
+    "WebhookConfig",
     "sign_message",
 ]

@@ -31,6 +31,7 @@ from stagepost.remp.verdict.trace import Trace
 if TYPE_CHECKING:
     from stagepost.client.receiving import Received, ReceivedStream
     from stagepost.delivery.config import ReliablePublisherConfig
+    from stagepost.ground.net.webhook import WebhookConfig
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class Client:
         full_node: str | Path | None = None,
         keys: str | Path | None = None,
         publisher: ReliablePublisherConfig | None = None,
+        webhook: WebhookConfig | None = None,
         limits: ClientLimits | None = None,
     ) -> Client:
         """`with Client.connect(…) as client`; the arguments, and what can go wrong, are those of `AsyncClient.connect`.
@@ -87,6 +89,7 @@ class Client:
                 full_node=full_node,
                 keys=keys,
                 publisher=publisher,
+                webhook=webhook,
                 limits=limits,
             )
 
@@ -109,10 +112,17 @@ class Client:
         key: str | None = None,
         timeout_s: float | None = None,
         expires: bool = True,
+        traceparent: str | None = None,
     ) -> Sent:
         """Send as `AsyncClient.send` does."""
         sending = self._open().send(
-            data, topic=topic, tier=tier, key=key, timeout_s=timeout_s, expires=expires
+            data,
+            topic=topic,
+            tier=tier,
+            key=key,
+            timeout_s=timeout_s,
+            expires=expires,
+            traceparent=traceparent,
         )
         return self._run(sending)
 

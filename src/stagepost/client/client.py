@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -23,6 +23,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.dmq.profiles import profile_named
 from stagepost.errors import (
+    ConfigError,
     DecodeError,
     LocalProtocolError,
     StorageError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from stagepost.client.receiving import ReceivedStream
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.delivery.shell.client_sending import ClientSending
+    from stagepost.ground.net.webhook import WebhookConfig
     from stagepost.trace.layer_topics import DeliveryEventsLog
 
 
@@ -133,6 +135,7 @@ class Publishing:
     keys: str | Path
     config: ReliablePublisherConfig | None = None
     node_data: str | Path | None = None
+    webhook: WebhookConfig | None = None
 
 
 class AsyncClient:
@@ -175,6 +178,7 @@ class AsyncClient:
         full_node: str | Path | None = None,
         keys: str | Path | None = None,
         publisher: ReliablePublisherConfig | None = None,
+        webhook: WebhookConfig | None = None,
         limits: ClientLimits | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
@@ -184,12 +188,15 @@ class AsyncClient:
         Without a socket, the nodes that run in the data folder `data` (`stagepost-data`) are found by the notes that they
         leave there: a DMQ node, a full node, or both. `full_node` is the folder of a full node elsewhere. `keys`, a folder
         of `stagepost keys new`, and `publisher` are for `send` by way of the DMQ node; without a `publisher`, what is queued
-        lies in `stagepost-outbox` until it is sent.
+        lies in `stagepost-outbox` until it is sent. Each change of a delivery's status goes to `webhook` as a CloudEvent.
 
-        Makes sure that they answer: `TransportError` if nobody does, `StorageError` if no node runs in the folder,
+        Critical peers of `publisher` are pool ids in hex or as `pool1…`; `ErrConfig` for any other name. Makes sure that
+        the nodes answer: `TransportError` if nobody does, `StorageError` if no node runs in the folder,
         `HandshakeRefused` if it is of another network.
         """
         limits = limits or ClientLimits()
+        if publisher is not None:
+            publisher = _with_pool_ids(publisher)
         places = find_places(socket_path, network_magic, data, full_node)
         node = None
         if places.socket_path is not None:
@@ -207,7 +214,7 @@ class AsyncClient:
                 clock or SystemClock(),
                 full_node=places.full_node,
                 network=network,
-                publishing=None if keys is None else Publishing(keys, publisher, places.data),
+                publishing=None if keys is None else Publishing(keys, publisher, places.data, webhook),
                 data=places.data,
             )
         )
@@ -223,12 +230,14 @@ class AsyncClient:
         key: str | None = None,
         timeout_s: float | None = None,
         expires: bool = True,
+        traceparent: str | None = None,
     ) -> Sent:
         """Hand over `data`. With a tier it is published by way of the DMQ node, for which `keys` are needed; without one it
         is an external message for the full node, or a best effort where there is none.
 
         `RefusedByFullNode` if the full node does not pass it on, `DeliveryError` if it cannot be delivered as asked.
-        `topic` and `key` are those of reliable delivery.
+        `topic` and `key` are those of reliable delivery; so is `traceparent`, the W3C trace context of the caller, which
+        travels with the message and begins its trace.
 
         An external message of the embedded chain that names no expiry gets one when it is first sent: a minute later, or
         as late as a DMQ message by way of the DMQ node, which may send it much later; then its id is not known yet.
@@ -245,7 +254,7 @@ class AsyncClient:
         chosen = Tier(tier or "best-effort")
         if expires and topic == MESSAGES_TOPIC:
             data = _as_draft(data)
-        delivery_id = await self._publisher(chosen).send(data, topic, chosen, key, timeout_s)
+        delivery_id = await self._publisher(chosen).send(data, topic, chosen, key, timeout_s, traceparent)
         return Sent(_external_id(data, topic) or delivery_id, delivery_id, chosen)
 
     def receive(self, *topics: str, idle_timeout_s: float | None = None) -> ReceivedStream:
@@ -385,6 +394,7 @@ class AsyncClient:
                 config,
                 publishing.node_data,
                 events,
+                publishing.webhook,
             )
         return self._sendings[config]
 
@@ -458,6 +468,18 @@ def _progress(text: str, found: Trace | None, stage: DeliveryStageName) -> Deliv
     way = found.way
     is_reached = stage in way.reached
     return DeliveryProgress(found.message_id.hex(), stage, way.words, way.why, is_reached, way.has_ended)
+
+
+def _with_pool_ids(config: ReliablePublisherConfig) -> ReliablePublisherConfig:
+    """Return the configuration with each critical peer as 56 hex digits; raise `ErrConfig` for a name that is not a pool's."""
+    from stagepost.delivery.errors import ErrConfig
+    from stagepost.ground.crypto.pool_ids import parse_pool_id
+
+    try:
+        peers = tuple(parse_pool_id(peer).hex() for peer in config.critical_peers)
+    except ConfigError as error:
+        raise ErrConfig(f"critical_peers: {error.text}", advice=error.advice, found=error.found) from error
+    return replace(config, critical_peers=peers)
 
 
 def _with_expiry(data: bytes, clock: Clock) -> bytes:

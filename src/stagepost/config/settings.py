@@ -14,6 +14,7 @@ from typing import Any
 from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
 from stagepost.errors import ConfigError
+from stagepost.ground.crypto.pool_ids import parse_pool_id
 from stagepost.ground.files.durations import parse_duration
 from stagepost.ground.files.expected import (
     BOOLEAN,
@@ -112,6 +113,21 @@ def _address() -> Expected[str]:
     return Expected(what, read, {"type": "string", "pattern": ":[0-9]{1,5}$"})
 
 
+def _pool_id() -> Expected[str]:
+    """Expect a pool id in either form; return it as 56 hex digits."""
+    what = "a pool id, as pool1… or 56 hex digits"
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise unfit(what, value)
+        try:
+            return parse_pool_id(value).hex()
+        except ConfigError:
+            raise unfit(what, value) from None
+
+    return Expected(what, read, {"type": "string", "pattern": "^(pool1[0-9a-z]+|[0-9a-fA-F]{56})$"})
+
+
 def _days_kept() -> Expected[str]:
     what = "a duration of at least one day, as 30d"
 
@@ -131,7 +147,7 @@ _COUNT_OR_NONE = whole(0, COUNT_MAX)
 _PATH = text("a path")
 _PROFILE = one_of(tuple(PROFILES))
 _PROFILES = list_of(_PROFILE, "a list of wire profiles", may_be_empty=False)
-_PEER_IDS = list_of(text("a node id"), "a list of node ids")
+_POOL_IDS = list_of(_pool_id(), "a list of pool ids")
 _MAGIC = whole(0, 2**32 - 1)
 
 _NODE_DEFAULTS = NodeConfig(Path("stagepost-data"), Path("dmq-node.socket"), None)
@@ -184,7 +200,7 @@ _DELIVERY = (
     Setting("delivery", "enable_ack", BOOLEAN, False, "allow publishing with acknowledgements"),
     Setting("delivery", "ack_timeout_s", seconds(), 5.0, "seconds to wait for acknowledgements after each attempt"),
     Setting("delivery", "max_retries", _COUNT_OR_NONE, 3, "attempts to send after the first one"),
-    Setting("delivery", "critical_peers", _PEER_IDS, (), "pools whose acknowledgement counts"),
+    Setting("delivery", "critical_peers", _POOL_IDS, (), "pools whose acknowledgement counts"),
     Setting("delivery", "require_all_acks", BOOLEAN, False, "require an acknowledgement of every critical peer, not of any one"),
 )
 _REMP = (
@@ -209,6 +225,13 @@ _KAFKA = (
 _PIPELINE = (
     Setting("pipeline", "keep", _days_kept(), ABSENT, "time for which `pipeline run` keeps whole days of the tables; without it every day is kept", example="30d"),
 )
+_WEBHOOK = (
+    Setting("webhook", "url", text("an https address", 2_000), ABSENT, "receiver of status changes of deliveries, as CloudEvents; STAGEPOST_WEBHOOK_TOKEN and STAGEPOST_WEBHOOK_SECRET in the environment protect them", example="https://example.org/hook"),
+    Setting("webhook", "allow_private", BOOLEAN, False, "allow http, and addresses of private networks and of this machine"),
+)
+_TELEMETRY = (
+    Setting("telemetry", "otlp_endpoint", text("an address as http://HOST:4318", 2_000), ABSENT, "OpenTelemetry collector that `stagepost telemetry` sends traces to, by OTLP over HTTP", example="http://127.0.0.1:4318"),
+)
 _WEB = (
     Setting("web", "host", _loopback_only(), LOOPBACK_HOST, "address that the dashboard listens on"),
     Setting("web", "port", PORT, 8137, "port that the dashboard listens on"),
@@ -225,7 +248,8 @@ _LOG = (
 # fmt: on
 
 SETTINGS: Mapping[str, Setting] = {
-    setting.key: setting for setting in (*_NODE, *_DELIVERY, *_REMP, *_KAFKA, *_PIPELINE, *_WEB, *_LOG)
+    setting.key: setting
+    for setting in (*_NODE, *_DELIVERY, *_REMP, *_KAFKA, *_PIPELINE, *_WEBHOOK, *_TELEMETRY, *_WEB, *_LOG)
 }
 SECTIONS: Mapping[str, Mapping[str, Setting]] = {
     section: {setting.name: setting for setting in SETTINGS.values() if setting.section == section}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.dmq.keys.kes_agent import KesAgent
     from stagepost.dmq.keys.kes_clock import KesClock
+    from stagepost.ground.net.webhook import WebhookConfig
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,26 +149,29 @@ def delivery_settings(config_file: Path | None, config_context: str | None) -> d
     """Return what the file sets in `[delivery]`, by the names of a publisher's configuration. `ConfigFaults` for a bad file."""
     config = settings_in(config_file, config_context)
     section = "delivery."
-    settings = {
+    return {
         key.removeprefix(section).removesuffix("_s"): value.value
         for key, value in config.values.items()
         if key.startswith(section) and not value.is_default
     }
-    if "critical_peers" in settings:
-        settings["critical_peers"] = _pools_in(config.words("delivery.critical_peers"), config)
-    return settings
 
 
-def _pools_in(names: tuple[str, ...], config: EffectiveConfig) -> tuple[str, ...]:
-    from stagepost.errors import ConfigError
-    from stagepost.ground.crypto.pool_ids import parse_pool_id
+def webhook_in(config_file: Path | None, config_context: str | None) -> WebhookConfig | None:
+    """Return the receiver of status changes that `[webhook]` of the settings names; None if it names none."""
+    import os
 
-    try:
-        return tuple(dict.fromkeys(parse_pool_id(name).hex() for name in names))
-    except ConfigError as error:
-        config.fault("delivery.critical_peers", error.text)
-        config.faults.raise_if_any()
-        raise
+    from stagepost.ground.net.webhook import SECRET_VARIABLE, TOKEN_VARIABLE, WebhookConfig
+
+    config = settings_in(config_file, config_context)
+    url = config.values["webhook.url"].value
+    if url is None:
+        return None
+    return WebhookConfig(
+        url=str(url),
+        token=os.environ.get(TOKEN_VARIABLE) or None,
+        secret=os.environ.get(SECRET_VARIABLE) or None,
+        allow_private=bool(config.values["webhook.allow_private"].value),
+    )
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,7 @@ class DeliveryOptions:
     max_retries: int | None
     outbox: Path | None
     key: str | None
+    traceparent: str | None
     config_file: Path | None
     config_context: str | None
 
@@ -224,6 +229,11 @@ def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--key", help="Idempotency key: calls with the same key, topic and content send one message."
+        ),
+        click.option(
+            "--traceparent",
+            metavar="TEXT",
+            help="W3C trace context of the caller; it travels with the message and begins its trace.",
         ),
         with_settings_file,
     )
@@ -452,6 +462,7 @@ TIER_FLAGS = {
     "max_retries": "--max-retries",
     "outbox": "--outbox",
     "key": "--key",
+    "traceparent": "--traceparent",
     "config_file": "--config",
     "config_context": "--context",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,10 +18,14 @@ from stagepost.cli.options.delivery import (
     keys_option,
     outbox_option,
     publisher_config,
+    webhook_in,
     with_settings_file,
     with_signing_source,
 )
 from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
+
+if TYPE_CHECKING:
+    from stagepost.ground.net.webhook import WebhookConfig
 
 FLUSH_TIMEOUT = "60s"
 
@@ -112,7 +116,8 @@ def flush(
       stagepost queue flush --keys my-pool
     """
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    _send_all(context, folder, outbox, node, signing, settings, None, timeout_s, as_json)
+    webhook = webhook_in(config_file, config_context)
+    _send_all(context, folder, outbox, node, signing, settings, webhook, None, timeout_s, as_json)
 
 
 @click.command()
@@ -155,7 +160,8 @@ def replay(
         raise click.UsageError("give the ID of one dead letter, or --all", context)
     wanted = EntryName("") if message is None else message
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    _send_all(context, folder, outbox, node, signing, settings, wanted, timeout_s, as_json)
+    webhook = webhook_in(config_file, config_context)
+    _send_all(context, folder, outbox, node, signing, settings, webhook, wanted, timeout_s, as_json)
 
 
 @click.command(name="check")
@@ -186,6 +192,7 @@ def _send_all(
     node: tuple[str | None, int | None, str, Path | None],
     signing: SigningSource,
     settings: dict[str, Any],
+    webhook: WebhookConfig | None,
     replayed: EntryName | None,
     timeout_s: float,
     as_json: bool,
@@ -214,7 +221,7 @@ def _send_all(
     # Messages that wait for acknowledgement keep the critical peers whom they were published with.
     kes_clock = kes_clock_given(signing, magic, socket_path, data)
     config = publisher_config(outbox, settings)
-    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data)
+    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data, webhook=webhook)
     what = "queue flush" if replayed is None else f"queue replay {str(replayed) or '--all'}"
     record_action(outbox, what, through="cli", who=user_name())
     tiers = {record.delivery_id.hex(): record.tier for record in content.records}

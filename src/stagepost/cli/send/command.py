@@ -15,6 +15,7 @@ from stagepost.cli.options.delivery import (
     keys_given,
     publisher_config,
     require_fitting_options,
+    webhook_in,
     with_delivery_options,
     with_signing_options,
 )
@@ -136,9 +137,12 @@ def send(
         ack_timeout_s=delivery.ack_timeout_s,
         max_retries=delivery.max_retries,
     )
-    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data, ttl_s)
+    webhook = webhook_in(delivery.config_file, delivery.config_context)
+    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data, ttl_s, webhook)
     goal = DeliveryStatus((wait or ("acked" if tier == "acked" else "sent")).capitalize())
     # An acked call knows by its attempts how long it takes, unless a limit is given.
     limit_s = timeout_s if tier == "queued" or is_given(context, "timeout_s") else None
-    asked = Delivery(content, topic, Tier(tier), goal, limit_s, delivery.key, outbox, as_json)
+    asked = Delivery(
+        content, topic, Tier(tier), goal, limit_s, delivery.key, outbox, as_json, delivery.traceparent
+    )
     context.exit(asyncio.run(deliver(session, asked)))

@@ -30,12 +30,14 @@ from stagepost.cli.send.lines import (
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError, ErrNoConnectedPeers
 from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.shell.status_webhook import StatusWebhook, together
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.transports.dmq import TTL_S, DmqTransport
 from stagepost.dmq.keys.kes_agent import KesAgent
 from stagepost.dmq.keys.kes_clock import KesClock
 from stagepost.errors import ErrorCode, StagepostError, TransportError
 from stagepost.ground.files.durations import format_duration
+from stagepost.ground.net.webhook import WebhookConfig
 from stagepost.trace.layer_topics import events_log
 
 
@@ -64,6 +66,7 @@ class DeliverySession:
     kes_clock: KesClock
     node_data: Path | None = None
     ttl_s: float = TTL_S
+    webhook: WebhookConfig | None = None
 
     @property
     def flush_command(self) -> str:
@@ -76,18 +79,11 @@ class DeliverySession:
 
     def nobody_there(self, transport: DmqTransport | None) -> StagepostError | None:
         """Why nothing can be sent at present, and what to do; None if it can."""
-        if transport is not None and transport.fault is not None:
-            return transport.fault
-        if transport is None or not transport.is_node_there:
+        if transport is None:
             return TransportError(
                 f"no node answers at {self.socket_path}", advice="start it, or look at its log"
             )
-        if transport.connected_peers:
-            return None
-        return TransportError(
-            "the node runs, but no peer is connected to it",
-            advice="check `stagepost peers` and the topology file; --tier queued keeps messages until a peer is connected",
-        )
+        return transport.absence
 
     @asynccontextmanager
     async def open(self, on_status: OnStatus) -> AsyncIterator[tuple[ReliablePublisher, DmqTransport]]:
@@ -108,8 +104,13 @@ class DeliverySession:
             events = events_log(self.node_data, self.config.queue_path)
             if events is not None:
                 parts.callback(events.close)
+            posted = None
+            if self.webhook is not None:
+                posted = StatusWebhook(self.webhook, transport.self_id)
+                parts.push_async_callback(asyncio.to_thread, posted.close)
+            sinks = together(events, posted)
             publisher = ReliablePublisher(
-                transport, self.config, events=events, on_storage_error=_report_storage_error
+                transport, self.config, events=sinks, on_storage_error=_report_storage_error
             )
             publisher.on_delivery_status(on_status)
             await parts.enter_async_context(publisher)
@@ -128,6 +129,7 @@ class Delivery:
     key: str | None
     outbox: Path | None
     as_json: bool
+    traceparent: str | None = None
 
 
 class ProgressLines:
@@ -217,13 +219,17 @@ async def _deliver(
     topic, content = delivery.topic, delivery.content
     match delivery.tier:
         case Tier.BEST_EFFORT:
-            await publisher.publish(topic, content)
+            await publisher.publish(topic, content, traceparent=delivery.traceparent)
             await progress.until(DeliveryStatus.SENT)
         case Tier.QUEUED:
             return await _deliver_queued(publisher, delivery, progress, session)
         case Tier.ACKED:
             result = await publisher.publish_with_ack(
-                topic, content, timeout=delivery.timeout_s, key=delivery.key
+                topic,
+                content,
+                timeout=delivery.timeout_s,
+                key=delivery.key,
+                traceparent=delivery.traceparent,
             )
             config = session.config
             if delivery.as_json:
@@ -243,7 +249,9 @@ async def _deliver(
 async def _deliver_queued(
     publisher: ReliablePublisher, delivery: Delivery, progress: ProgressLines, session: DeliverySession
 ) -> int:
-    message_id = await publisher.publish_queued(delivery.topic, delivery.content, key=delivery.key)
+    message_id = await publisher.publish_queued(
+        delivery.topic, delivery.content, key=delivery.key, traceparent=delivery.traceparent
+    )
     if progress.message_id is None:
         # The key was used before: the message is there already, and its steps were told to whoever sent it.
         progress.message_id = message_id

@@ -9,8 +9,10 @@ from pathlib import Path
 from stagepost.delivery.config import OUTBOX_DIR, ReliablePublisherConfig
 from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.shell.publisher import ReliablePublisher
+from stagepost.delivery.shell.status_webhook import StatusWebhook, together
 from stagepost.delivery.status import Tier
 from stagepost.delivery.transports.dmq import DmqTransport
+from stagepost.ground.net.webhook import WebhookConfig
 
 ON_DISK = ReliablePublisherConfig(persistence="disk", queue_path=OUTBOX_DIR)
 
@@ -27,16 +29,25 @@ class ClientSending:
         config: ReliablePublisherConfig | None,
         node_data: str | Path | None,
         events: DeliveryEventSink | None = None,
+        webhook: WebhookConfig | None = None,
     ) -> None:
+        """Status changes go to `events`, and as CloudEvents to `webhook`."""
         self._transport = DmqTransport(socket_path, network_magic, keys, profile=profile, node_data=node_data)
         self._config = config or ReliablePublisherConfig()
         self._events = events
+        self._webhook = webhook
         self._parts = AsyncExitStack()
         self._publisher: ReliablePublisher | None = None
         self._turn = asyncio.Lock()
 
     async def send(
-        self, data: bytes, topic: str, tier: Tier, key: str | None, timeout_s: float | None
+        self,
+        data: bytes,
+        topic: str,
+        tier: Tier,
+        key: str | None,
+        timeout_s: float | None,
+        traceparent: str | None = None,
     ) -> str | None:
         """Send a message; return its delivery id, or None for a best effort, which nobody follows.
 
@@ -45,12 +56,14 @@ class ClientSending:
         publisher = await self._started()
         match tier:
             case Tier.BEST_EFFORT:
-                await publisher.publish(topic, data)
+                await publisher.publish(topic, data, traceparent=traceparent)
                 return None
             case Tier.QUEUED:
-                return await publisher.publish_queued(topic, data, key=key)
+                return await publisher.publish_queued(topic, data, key=key, traceparent=traceparent)
             case Tier.ACKED:
-                result = await publisher.publish_with_ack(topic, data, timeout=timeout_s, key=key)
+                result = await publisher.publish_with_ack(
+                    topic, data, timeout=timeout_s, key=key, traceparent=traceparent
+                )
                 return result.message_id
 
     async def close(self) -> None:
@@ -60,7 +73,11 @@ class ClientSending:
         async with self._turn:
             if self._publisher is None:
                 await self._parts.enter_async_context(self._transport)
+                posted = None
+                if self._webhook is not None:
+                    posted = StatusWebhook(self._webhook, self._transport.self_id)
+                    self._parts.push_async_callback(asyncio.to_thread, posted.close)
                 self._publisher = await self._parts.enter_async_context(
-                    ReliablePublisher(self._transport, self._config, events=self._events)
+                    ReliablePublisher(self._transport, self._config, events=together(self._events, posted))
                 )
             return self._publisher
