@@ -74,7 +74,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 moves every pin
 	$(COMPILE) pyproject.toml --output-file requirements/base.txt
 	$(COMPILE) pyproject.toml --extra spark --extra web --constraint requirements/base.txt --output-file requirements/demo.txt
-	$(COMPILE) pyproject.toml --extra test --extra spark --extra web --extra kafka --constraint requirements/demo.txt --output-file requirements/test.txt
+	$(COMPILE) pyproject.toml --extra test --extra spark --extra web --extra kafka --extra otel --constraint requirements/demo.txt --output-file requirements/test.txt
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
 	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt

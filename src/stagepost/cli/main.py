@@ -98,6 +98,10 @@ SUBCOMMANDS = {
         "show by stake which pools sign Mithril's beacons, and record it for the tables",
     ),
     "trace": ("stagepost.cli.trace.command", "show every receipt of one message, a lane for each source"),
+    "telemetry": (
+        "stagepost.cli.telemetry",
+        "write the records of messages as traces to an OpenTelemetry collector",
+    ),
     "sets": ("stagepost.cli.sets", "write the validator sets of a data folder to a file"),
     "prove": ("stagepost.cli.prove", "write the proof of a message's end to a file that anybody can check"),
     "verify": (

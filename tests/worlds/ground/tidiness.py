@@ -113,7 +113,7 @@ RULES_IN_SHELLS = {
     "stagepost.remp.links.local_intake",
     "stagepost.remp.links.protocols",
 }
-ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "topics"}
+ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "topics", "opentelemetry": "trace"}
 # Folders beside the sources, and the folders that each may not import.
 APART: Mapping[str, set[str]] = {
     "src": {"rigs", "tests", "bench", "tools"},
