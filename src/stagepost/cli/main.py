@@ -122,6 +122,8 @@ SUBCOMMANDS = {
     "check": ("stagepost.cli.check", "can the network finish a message now? for people and monitors"),
     "chain": ("stagepost.cli.chain", "show and check the embedded chain of a data folder"),
     "serve": ("stagepost.cli.serve", "serve the dashboard, API and metrics of a data folder"),
+    "backup": ("stagepost.cli.backup.command", "copy the data folder of a node, also while it runs"),
+    "restore": ("stagepost.cli.backup.command", "make a data folder from a backup"),
     "topic": ("stagepost.cli.topic", "list, check, dump or serve the topics of a data folder"),
 }
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import msgspec
+
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.local_paths import require_local_path
 from stagepost.ground.files.owner_lock import OwnerLock
@@ -20,6 +22,41 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 LOCK_FILE = "node.lock"
 NODE_FILE = "node.json"
+UNFINISHED_RESTORE = "restore-unfinished"
+"""File that lies in a data folder while a restore fills it."""
+RESTORED_FILE = "restored.json"
+RESTORED_BYTES_MAX = 4_096
+
+
+class RestoredNote(msgspec.Struct, frozen=True):
+    """Content of restored.json, which a restore leaves for the node: when the backup was made, and when it was restored, in Unix milliseconds.
+    `backup` is the hash of the manifest. Between the two times the node may have said what the folder does not know."""
+
+    kind: str
+    backup: str
+    made_at_ms: int
+    restored_at_ms: int
+    version: int = 1
+
+
+def restored_note(data: Path) -> RestoredNote | None:
+    """Return the note of the restore that filled the folder; None if none did. A note that cannot be read is an error:
+    without it a node would speak too early."""
+    path = data / RESTORED_FILE
+    try:
+        with path.open("rb") as file:
+            note = msgspec.json.decode(file.read(RESTORED_BYTES_MAX), type=RestoredNote)
+        if note.version != 1:
+            raise msgspec.ValidationError(
+                f"it is of version {note.version}, and this release knows version 1"
+            )
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StorageError(
+            f"{path} cannot be read: {error}", advice="restore the folder again, into a new one"
+        ) from error
+    return note
 
 
 class DataFolder:
@@ -65,10 +102,24 @@ class DataFolder:
 
 def make_private(path: Path, what: str, *, advice: str) -> None:
     """Make the folder if it is missing; raise `ConfigError` if it belongs to another user or others could
-    change it."""
+    change it, and `StorageError` if a restore into it has not finished."""
     require_local_path(path, what)
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise ConfigError(f"{what} {path} cannot be used: {reason}", advice=advice) from error
+    require_private(path, what, advice=advice)
+    if (path / UNFINISHED_RESTORE).exists():
+        raise StorageError(
+            f"{what} {path} holds a restore that has not finished",
+            advice="run the same `stagepost restore` again: it goes on where it ended",
+        )
+
+
+def require_private(path: Path, what: str, *, advice: str) -> None:
+    """Raise `ConfigError` if the folder belongs to another user or others could change it."""
+    try:
         status = path.stat()
     except OSError as error:
         reason = (error.strerror or "unknown reason").lower()

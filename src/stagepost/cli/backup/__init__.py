@@ -1,0 +1,1 @@
+"""`stagepost backup` and `stagepost restore`."""
