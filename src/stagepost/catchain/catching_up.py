@@ -37,6 +37,7 @@ from stagepost.catchain.queries import (
     encode_answer,
     encode_query,
 )
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 SYNC_MIN_S, SYNC_MAX_S = 0.1, 0.2
 CALM_MAX = 3
@@ -70,8 +71,8 @@ class SyncOptions(msgspec.Struct, frozen=True):
 class BlockSync:
     """Record of the queries under way; nothing here outlives a restart.
 
-    `current` are the members whose answers count at the start, by index. `answered_by` are those of them that
-    have shown all the blocks of ours that they hold.
+    `current` are the members whose answers count at the start, by index; where the answers of all are needed, every
+    member counts. `answered_by` are those of them that have shown all the blocks of ours that they hold.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class BlockSync:
         current: Collection[int],
         *,
         is_starting: bool,
+        answers: StartAnswers = StartAnswers.QUORUM,
     ) -> None:
         self._graph = graph
         self._index = index
@@ -97,16 +99,34 @@ class BlockSync:
         self._neighbours: list[int] = []
         self._rotate_at = now
         self._to_pass_on: list[Vertex] = []
-        self._counted = tuple(sorted(set(current) - {index}))
-        self.answers_needed = quorum_of(len(current)) - (index in current)
+        self._answers = answers
+        self._current = frozenset(current) - {index}
+        everybody = frozenset(range(graph.size)) - {index}
+        self._counted = tuple(sorted(self._current if answers is StartAnswers.QUORUM else everybody))
+        self._quorum = quorum_of(len(current)) - (index in current)
         self.is_starting = is_starting
         self.answered_by: set[int] = set()
 
     @property
     def has_quorum(self) -> bool:
         """Return whether enough members have answered that this member knows all that can be known of its own
-        past."""
-        return len(self.answered_by) >= self.answers_needed
+        past. No answers fill a gap: the member waits for the next session."""
+        if self._answers is StartAnswers.GAP:
+            return False
+        if self._needs_all:
+            return len(self.answered_by) == len(self._counted)
+        return len(self.answered_by & self._current) >= self._quorum
+
+    @property
+    def answers_needed(self) -> int:
+        """Number of other members whose answers are needed before this member speaks."""
+        return len(self._counted) if self._needs_all else self._quorum
+
+    @property
+    def _needs_all(self) -> bool:
+        if self._answers is StartAnswers.FOUNDING:
+            return any(self._graph.received_height(source) for source in range(self._graph.size))
+        return self._answers is StartAnswers.GAP
 
     @property
     def next_wake(self) -> float:
@@ -273,7 +293,7 @@ class BlockSync:
 
     # Answering
 
-    def answer(self, query: Query) -> tuple[list[Block], bytes]:
+    def answer(self, query: Query, asker: int) -> tuple[list[Block], bytes]:
         """Return the blocks to send ahead, and the answer to send after them."""
         match query:
             case GetBlock(block_hash):
@@ -286,7 +306,7 @@ class BlockSync:
                 history = self._history(block_hash, count, frozenset(stop_at))
                 return history, encode_answer(Sent(len(history)))
             case GetDifference(heights):
-                return self._difference(heights)
+                return self._difference(heights, asker)
 
     def _with_body(self, block_hash: bytes) -> Block | None:
         vertex = self._graph.get(block_hash)
@@ -303,7 +323,7 @@ class BlockSync:
             vertex = vertex.previous
         return found[::-1]
 
-    def _difference(self, heights: tuple[int, ...]) -> tuple[list[Block], bytes]:
+    def _difference(self, heights: tuple[int, ...], asker: int) -> tuple[list[Block], bytes]:
         graph = self._graph
         if len(heights) != graph.size:
             return [], encode_answer(Difference(()))
@@ -323,6 +343,9 @@ class BlockSync:
                 assert vertex.block is not None, "delivered blocks are here"
                 blocks.append(vertex.block)
                 sent_up_to[source] = vertex.height
+        # Blocks of the asker itself that wait for their ancestors here: it may have forgotten them.
+        waiting = [one.block for one in graph.undelivered() if one.source == asker and one.block is not None]
+        blocks += [block for block in waiting if block.height > heights[asker]][:ASKED_AT_ONCE_MAX]
         return blocks, encode_answer(Difference(tuple(sent_up_to)))
 
 

@@ -32,6 +32,7 @@ from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_upper_parts
 from stagepost.catchain.queries import BlockResult, decode_answer, decode_query
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 IDLE_TIMEOUT_S = 16.0
 MERGE_WITHIN_S = 0.5
@@ -66,6 +67,7 @@ class MemberOptions(msgspec.Struct, frozen=True):
     speak_pause_s: float = SPEAK_PAUSE_S
     start_wait_s: float = START_WAIT_S
     sync: SyncOptions = SyncOptions()
+    answers: StartAnswers = StartAnswers.QUORUM
 
 
 class AheadBlock(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ class Member:
             self.options.sync,
             range(graph.size) if current is None else current,
             is_starting=self.options.start_wait_s > 0,
+            answers=self.options.answers,
         )
 
     @property
@@ -187,7 +190,7 @@ class Member:
         except DecodeError as error:
             self._refuse(peer, "Malformed", error.text)
             return self._take_effects()
-        blocks, answer = self._sync.answer(query)
+        blocks, answer = self._sync.answer(query, peer)
         self._effects += [Send(peer, block.encode()) for block in blocks]
         self._effects.append(Reply(peer, number, answer))
         return self._take_effects()

@@ -12,7 +12,7 @@ period and signature.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -87,11 +87,14 @@ PUBLIC_MAGICS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ValidationRules:
-    """Rules of a network. `skew_s` is the difference of clocks up to which an honest message is not refused."""
+    """Rules of a network. `skew_s` is the difference of clocks up to which an honest message is not refused. `expires_after` is
+    0, or the time in Unix seconds after which a message must expire: a node that was restored may have accepted earlier
+    ones, and its memory does not know."""
 
     ttl_max_s: float = TTL_MAX_S
     message_gap_s: float = MESSAGE_GAP_S
     skew_s: float = 0
+    expires_after: float = 0
 
 
 def rules_for(network_magic: int) -> ValidationRules:
@@ -131,7 +134,19 @@ def check_expiry(expires_at: int, now: float, rules: ValidationRules | None = No
             f"the network allows less than {rules.ttl_max_s:g} s{_allowance(rules)}"
         )
         return rejected(ErrorCode.MSG_EXPIRY_TOO_FAR, text)
+    if expires_at <= rules.expires_after:
+        text = (
+            f"expires at {expires_at}; this node was restored, may have accepted the message before, and takes "
+            f"messages that expire after {rules.expires_after:.0f}"
+        )
+        return rejected(ErrorCode.NOT_READY, text, retry_after_s=max(1.0, rules.expires_after - expires_at))
     return None
+
+
+def rules_after_restore(rules: ValidationRules, restored_at: float) -> ValidationRules:
+    """Return the rules of a node that was restored at that time, in Unix seconds: a message that it accepted before expires
+    within the longest life of a message."""
+    return replace(rules, expires_after=restored_at + rules.ttl_max_s + rules.skew_s)
 
 
 def _allowance(rules: ValidationRules) -> str:
@@ -200,6 +215,7 @@ class MessageValidator:
         evolution = message.kes_period - message.start_kes_period
         return (
             now - rules.skew_s <= message.expires_at < now + rules.ttl_max_s + rules.skew_s
+            and message.expires_at > rules.expires_after
             and (memory is None or (rules.message_gap_s <= 0 and message.issue_number >= memory.issue_number))
             and message.has_valid_id
             and 0 <= evolution < (self._pools.kes_evolutions_max or KES_EVOLUTIONS_MAX)

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
+
+from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.ledger import (
@@ -99,7 +102,9 @@ class QueueBridge:
         keys: Mapping[bytes, bytes],
         clock: Clock,
         skew_ms: Callable[[], int] = lambda: SKEW_MS,
+        memory: OwnMemory | None = None,
     ) -> None:
+        self._memory = memory or OwnMemory()
         self._ledger = ledger
         self._validator = validator
         self._own_key = own_key
@@ -303,6 +308,8 @@ class QueueBridge:
         plan = queue_plan(session, self._own_key, self._keys, self._skew_ms())
         if plan is not None:
             self._queue_ids[session.session_id] = queue_session_id(session)
+            answers = self._memory.answers(session, plan.session_id)
+            plan = msgspec.structs.replace(plan, answers=answers)
         return plan
 
     def _runner(self, session_id: bytes) -> SessionRunner | None:

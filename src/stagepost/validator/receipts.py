@@ -193,13 +193,31 @@ class ReceiptSender:
         self._timer: asyncio.TimerHandle | None = None
         self._is_put_off = False
         self._is_stopped = False
+        self._muted_until = 0.0
+        self._muted: dict[bytes, None] = {}
 
     @property
     def lost(self) -> int:
         """Number of receipts lost because their full nodes were away for too long."""
         return self._packing.lost
 
+    def mute(self, seconds: float) -> None:
+        """Sign nothing for so long; and nothing ever about messages that come up meanwhile: receipts of theirs that were
+        signed and forgotten could be contradicted."""
+        self._muted_until = self._clock.mono_s() + seconds
+
+    def _heard_of_muted(self, tellings: Sequence[Telling]) -> Sequence[Telling]:
+        """Return the tellings about messages that may be spoken of."""
+        if self._clock.mono_s() < self._muted_until:
+            for one in tellings:
+                self._muted[one.message_id] = None
+            while len(self._muted) > LANES_MAX:
+                del self._muted[next(iter(self._muted))]
+        return [one for one in tellings if one.message_id not in self._muted]
+
     def tell(self, tellings: Sequence[Telling]) -> None:
+        if self._muted_until:
+            tellings = self._heard_of_muted(tellings)
         said: dict[bytes, list[Receipt]] = {}
         spoken: list[tuple[bytes, Receipt]] = []
         is_repeated = False

@@ -30,6 +30,8 @@ from stagepost.chain.agreement.effects import (
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.own_memory import open_memory
+from stagepost.chain.node.store import STORE_FILE as CHAIN_FILE
 from stagepost.chain.node.store import open_chain_store
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
@@ -48,6 +50,7 @@ from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
+from stagepost.validator.session_store import STORE_FILE as SESSIONS_FILE
 from stagepost.validator.session_store import open_session_store
 from stagepost.validator.sessions import OnSessionEvent
 from stagepost.validator.validator import RempValidator
@@ -98,6 +101,12 @@ class RunningValidator:
         self.links = ListeningValidatorLinks(end, listener, full_nodes.__contains__)
         options = SessionOptions()
         queue_options = msgspec.structs.replace(options.queue, message_timeout_s=message_timeout_s)
+        is_new = not all(
+            path.exists()
+            for path in (data / CHAIN_FOLDER / CHAIN_FILE, data / SESSIONS_FOLDER / SESSIONS_FILE)
+        )
+        # The note comes before the stores: a kill between them must not leave a folder that seems to remember everything.
+        memory = open_memory(data, lambda: int(end.clock.unix_s() * 1_000), is_new=is_new)
         chain_store = open_chain_store(data / CHAIN_FOLDER, genesis)
         session_store = open_session_store(data / SESSIONS_FOLDER)
         self._chain_store, self._session_store = chain_store, session_store
@@ -113,6 +122,7 @@ class RunningValidator:
             Random(end.random.getrandbits(64)),
             full_node_keys={key_id(key): key for key in full_nodes},
             session_options=msgspec.structs.replace(options, queue=queue_options),
+            memory=memory,
             on_notice=self._noticed,
             on_events=self._chain_spoke,
             on_event=self._queue_spoke,
@@ -188,6 +198,10 @@ class RunningValidator:
     def _read_approvals(self) -> None:
         """Want the configurations that the operator approved, from now on and after each restart; and no others."""
         self._approvals_timer = asyncio.get_running_loop().call_later(APPROVALS_EVERY_S, self._read_approvals)
+        try:
+            self.validator.remember_sessions()
+        except StorageError as error:
+            _report_disk(error)  # the next look writes it, and until then a restart listens once more
         chain = self.validator.chain
         wanted = self._approved.wanted(chain.ledger.master.configuration)
         if wanted != self._wanted:

@@ -15,6 +15,7 @@ from stagepost.catchain.effects import BlameReport, Deliver, Halt, RecoveryRepor
 from stagepost.catchain.graph import GraphRules
 from stagepost.catchain.member import MemberOptions
 from stagepost.catchain.quorum_watch import QuorumReport
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.message import ExternalMessage
@@ -30,7 +31,8 @@ SessionEvent: TypeAlias = Deliver | BlameReport | RefusalReport | RecoveryReport
 
 class SessionPlan(msgspec.Struct, frozen=True):
     """`session_id` is that of the message queue. A member is known by its place among the public keys.
-    `starts_ms`: when the session starts, in Unix milliseconds.
+    `starts_ms`: when the session starts, in Unix milliseconds. `answers`: the answers that this validator needs before
+    it speaks there.
     """
 
     session_id: bytes
@@ -41,6 +43,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
     shard: Shard
     starts_ms: int = 0
     skew_ms: int = SKEW_MS
+    answers: StartAnswers = StartAnswers.QUORUM
 
     @property
     def incarnation(self) -> bytes:

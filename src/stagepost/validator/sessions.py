@@ -14,6 +14,7 @@ import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.effects import QueueEffect, Telling
@@ -35,6 +36,8 @@ the second.
 """
 
 HAND_ON_EVERY_S = 1.0
+LIVES_MUTED = 2
+"""Lives of a message, after which nobody asks for receipts of one that came before."""
 
 
 class ClosableOverlay(Overlay, Protocol):
@@ -143,9 +146,7 @@ class Validator:
             Random(self._random.getrandbits(64)),
             self._parse,
             self.receipts.tell,
-            _without_wait(self._options)
-            if is_fresh and plan.session_id not in self._store.sessions
-            else self._options,
+            self._options_for(plan, is_fresh),
             on_event,
             self._untold,
             EarlierReceipts(self.statements.earlier, self.receipts.repeat),
@@ -156,6 +157,22 @@ class Validator:
         # The newest that holds an account is asked first.
         self._current.insert(0, plan.session_id)
         return runner
+
+    def _options_for(self, plan: SessionPlan, is_fresh: bool) -> SessionOptions:
+        options = self._options
+        if plan.answers is not StartAnswers.QUORUM:
+            if plan.answers is StartAnswers.GAP:
+                self.mute()
+            member = msgspec.structs.replace(options.member, answers=plan.answers)
+        elif is_fresh and plan.session_id not in self._store.sessions:
+            member = msgspec.structs.replace(options.member, start_wait_s=0.0)
+        else:
+            return options
+        return msgspec.structs.replace(options, member=member)
+
+    def mute(self) -> None:
+        """Sign no receipts for as long as messages live that this validator may have spoken of and has forgotten."""
+        self.receipts.mute(LIVES_MUTED * self._options.queue.message_timeout_s)
 
     def switch(
         self, session_id: bytes, following: Sequence[SessionPlan], *, are_fresh: bool = False
@@ -333,7 +350,3 @@ class Validator:
             if plan.index in plan.current and plan.shard.holds(workchain, account):
                 return runner
         return None
-
-
-def _without_wait(options: SessionOptions) -> SessionOptions:
-    return msgspec.structs.replace(options, member=msgspec.structs.replace(options.member, start_wait_s=0.0))

@@ -19,6 +19,7 @@ from stagepost.full_node.status import page_of, serving_status
 from stagepost.ground.files.running_nodes import VALIDATOR
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import TcpAddress
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.ground.telemetry.status import (
     ListeningStatus,
     NetworkStatus,
@@ -45,9 +46,16 @@ class ListeningSession(NamedTuple):
     answered: tuple[int, ...]
     needed: int
     is_fresh: bool
+    has_gap: bool = False
+    """The disk of the validator was lost or replaced: it waits for the next session."""
 
     @property
     def text(self) -> str:
+        if self.has_gap:
+            return (
+                f"this validator may have spoken in the {self.part} of session {self.session_id.hex()} before its disk "
+                "was lost or restored, and waits for the next session"
+            )
         return (
             f"{len(self.answered)} of {self.needed} other members have answered in the {self.part} of session "
             f"{self.session_id.hex()}"
@@ -67,6 +75,7 @@ def listening_sessions(validator: RempValidator) -> list[ListeningSession]:
             tuple(sorted(member.answered_by)),
             member.answers_needed,
             is_fresh=member.options.start_wait_s == 0,
+            has_gap=member.options.answers is StartAnswers.GAP,
         )
         for session_id, part, member in members
         if not member.is_started

@@ -19,15 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from stagepost.catchain.effects import Deliver
+from stagepost.catchain.member import Member as QueueMember
+from stagepost.chain.agreement.effects import RecoveredVotes
+from stagepost.chain.agreement.member import Member as AgreementMember
 from stagepost.chain.declined import Switches
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.agreement_runner import Notice
+from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Channel, Switchboard
 from stagepost.chain.node.validator import Answer, ChainOptions, ChainValidator
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import CollatedBlock, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
@@ -85,6 +90,7 @@ class RempValidator:
         chain_options: ChainOptions | None = None,
         session_options: SessionOptions | None = None,
         switches: Switches | None = None,
+        memory: OwnMemory | None = None,
         on_events: Callable[[Sequence[LedgerEvent]], None] = lambda events: None,
         on_notice: Callable[[LedgerSession, Notice], None] = lambda session, notice: None,
         on_event: Callable[[SessionPlan, SessionEvent], None] = lambda plan, event: None,
@@ -105,10 +111,12 @@ class RempValidator:
             collator=self,
             check_messages=self._check_messages,
             on_events=self._heard,
-            on_notice=on_notice,
+            on_notice=self._noticed,
             options=chain_options,
             switches=switches,
+            memory=memory,
         )
+        self._on_notice = on_notice
         self.queues = Validator(
             seed,
             session_store,
@@ -129,6 +137,7 @@ class RempValidator:
             keys,
             clock,
             lambda: self.ledger.master.configuration.skew_ms,
+            self.chain.memory,
         )
 
     @property
@@ -145,6 +154,22 @@ class RempValidator:
         waiting = self.ledger.following.known.values()
         self.bridge.start((applied.block_id, applied.messages) for applied in waiting)
         self._take_up_earlier()
+
+    def _noticed(self, session: LedgerSession, notice: Notice) -> None:
+        if isinstance(notice, RecoveredVotes) and self.chain.memory.note is not None:
+            # We have lived before, and forgotten it.
+            self.queues.mute()
+        self._on_notice(session, notice)
+
+    def remember_sessions(self) -> None:
+        """Note the older sessions in which this validator has begun to speak: its memory of them is complete from now on."""
+        members: list[tuple[bytes, AgreementMember | QueueMember]] = [
+            *((one, runner.member) for one, runner in self.chain.sessions.items()),
+            *((one, runner.member) for one, runner in self.queues.current.items()),
+        ]
+        for session_id, member in members:
+            if member.is_started and member.options.answers is not StartAnswers.QUORUM:
+                self.chain.memory.spoke(session_id)
 
     def stop(self) -> None:
         """Stop at once, as a crash would."""

@@ -26,6 +26,7 @@ from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.follower import ChainFollower
+from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainDisk, MemoryChainStore
 from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.node.validator import ChainOptions
@@ -93,6 +94,7 @@ class ValidatorHouse:
         self.blamed: set[int] = set()
         """Numbers of the validators that contradicted themselves in a session's graph, as this one found."""
         self.halted: list[str] = []
+        self.memory = OwnMemory()
 
     @property
     def running(self) -> RempValidator:
@@ -114,6 +116,7 @@ class ValidatorHouse:
             chain_options=CHAIN_OPTIONS,
             session_options=msgspec.structs.replace(SESSION_OPTIONS, queue=world.queue_options),
             switches=self.switches,
+            memory=self.memory,
             on_events=self._chain_went_on,
             on_notice=self._noticed,
             on_event=self._queue_spoke,

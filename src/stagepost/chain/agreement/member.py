@@ -41,6 +41,7 @@ from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 
 class FinalPoint(msgspec.Struct, frozen=True):
@@ -83,6 +84,7 @@ class Member:
         self._is_halted = False
         self._has_wish = False
         self._is_moved = False
+        self._seen_final = -1
 
     @property
     def is_started(self) -> bool:
@@ -220,6 +222,7 @@ class Member:
         return self._taken()
 
     def tick(self, now: float) -> list[Effect]:
+        self._put_off_start(now)
         if not self._is_started and now >= self._starts_at and self._queries.has_quorum:
             self._start(now)
         if self._clock.passed(now) and self._can_speak:
@@ -231,6 +234,12 @@ class Member:
             self._ask_around(now)
         self._go_on(now)
         return self._taken()
+
+    def _put_off_start(self, now: float) -> None:
+        """Wait on while the session goes on without us, where our own past has a gap."""
+        if self.options.answers is StartAnswers.GAP and self.book.final_slot != self._seen_final:
+            self._seen_final = self.book.final_slot
+            self._starts_at = now + max(self.options.start_wait_s, self.options.stalled_after_s)
 
     # Taking in
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stagepost.chain.agreement.session import Session
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 DELTA_S = 0.2
 ROUNDS_PER_SLOT = 3
@@ -43,7 +44,7 @@ class MemberOptions(msgspec.Struct, frozen=True):
     so long without a block an empty one is made; None for never. `want_pause_s`: interval at which another
     validator may end our idling. `ask_every_s`: interval at which we ask a validator what we missed while a
     slot is under way, and `ask_when_idle_s` otherwise. `start_wait_s`: how long we listen first, in case
-    others remember more of us than our own disk.
+    others remember more of us than our own disk. `answers`: how many others must have answered then.
     """
 
     delta_s: float = DELTA_S
@@ -54,6 +55,7 @@ class MemberOptions(msgspec.Struct, frozen=True):
     query_timeout_s: float = QUERY_TIMEOUT_S
     start_wait_s: float = START_WAIT_S
     stalled_after_s: float = STALLED_AFTER_S
+    answers: StartAnswers = StartAnswers.QUORUM
 
 
 class Timeouts:

@@ -29,6 +29,7 @@ from stagepost.chain.agreement.queries import (
 )
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VoteKind
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 SLOTS_PER_ANSWER_MAX = 32
 OWN_VOTES_SHOWN_MAX = 256
@@ -68,7 +69,11 @@ class ProgressQueries:
     @property
     def answers_needed(self) -> int:
         """Number of other validators whose answers are needed before this one speaks."""
-        return self._session.quorum - 1
+        answers = self._options.answers
+        needs_all = (
+            self._book.final_slot > 0 if answers is StartAnswers.FOUNDING else answers is StartAnswers.GAP
+        )
+        return len(self._others) if needs_all else self._session.quorum - 1
 
     def ask_around(self, is_busy: bool, now: float) -> list[Ask]:
         """Ask everybody at the start; afterwards one validator after another."""
@@ -77,7 +82,8 @@ class ProgressQueries:
         self.next_at = now + pause_s * self._random.uniform(0.75, 1.25)
         if self.is_starting:
             left = [peer for peer in self._others if peer not in self.answered_by]
-            return [ask for peer in left for ask in self.ask(peer, now)]
+            if left or options.answers is not StartAnswers.GAP:
+                return [ask for peer in left for ask in self.ask(peer, now)]
         return self.ask(self._random.choice(self._others), now) if self._others else []
 
     def ask_signer(self, signers: Iterable[int], slot: int, now: float) -> list[Ask]:

@@ -51,12 +51,14 @@ from stagepost.chain.node.agreement_runner import AgreementRunner, Notice
 from stagepost.chain.node.block_making import BlockMaker, Collator
 from stagepost.chain.node.candidate_judging import Answer, CandidateJudge, CheckMessages, Seat
 from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEvents
+from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.rotation import Plan
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
 
@@ -126,7 +128,9 @@ class ChainValidator:
         on_notice: Callable[[LedgerSession, Notice], None] = lambda session, notice: None,
         options: ChainOptions | None = None,
         switches: Switches | None = None,
+        memory: OwnMemory | None = None,
     ) -> None:
+        self.memory = memory or OwnMemory()
         self.public_key = ed25519.public_key(seed)
         self.counters = ChainCounters()
         self.on_finalised: Callable[[LedgerSession, FinalisedBlock], None] | None = None
@@ -239,6 +243,10 @@ class ChainValidator:
         if self.public_key not in session.public_keys or session.session_id in self._seats:
             return
         session_id = session.session_id
+        answers = self.memory.answers(session)
+        if answers is not StartAnswers.QUORUM:
+            wait_s = self._options.member.start_wait_s
+            options = msgspec.structs.replace(options, start_wait_s=wait_s, answers=answers)
         runner = AgreementRunner(
             Session(session_id, session.public_keys, session_id),
             session.public_keys.index(self.public_key),

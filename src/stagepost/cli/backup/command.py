@@ -54,15 +54,27 @@ def backup(data: Path, out: Path, keys: tuple[Path, ...], as_json: bool) -> None
 @click.argument("folder", metavar="BACKUP", type=_FOLDER)
 @click.option("--data", metavar="DIR", type=_FOLDER, help="Data folder to make; it must be missing or empty.")
 @click.option("--check", "is_check", is_flag=True, help="Read the whole backup and restore nothing.")
+@click.option(
+    "--accept-replays",
+    "accepts_replays",
+    is_flag=True,
+    help="Let a DMQ node take all messages at once, also those that it may have accepted after the backup was made.",
+)
 @json_option
 @click.pass_context
-def restore(context: click.Context, folder: Path, data: Path | None, is_check: bool, as_json: bool) -> None:
+def restore(
+    context: click.Context,
+    folder: Path,
+    data: Path | None,
+    is_check: bool,
+    accepts_replays: bool,
+    as_json: bool,
+) -> None:
     """Make a data folder from a backup. A backup that is damaged or of another version is refused as a whole.
 
     A restore that was interrupted goes on when the same command is given again; no node starts before that. Never start
     the node whose backup this is beside the restored one. A restored validator is silent in sessions that began before
-    the restore, until every other member of the session has told it what it said there; a restored DMQ node refuses
-    messages that it may have accepted before.
+    the restore; a restored DMQ node refuses messages that it may have accepted before.
 
     \b
     Example:
@@ -76,7 +88,7 @@ def restore(context: click.Context, folder: Path, data: Path | None, is_check: b
     if data is None:
         _show(data_folders.checked_backup(folder), {"whole": str(folder)}, as_json)
         return
-    manifest, _ = data_folders.restore(folder, data, _now_ms())
+    manifest, _ = data_folders.restore(folder, data, _now_ms(), accepts_replays=accepts_replays)
     _show(manifest, {"restored": str(data)}, as_json)
 
 

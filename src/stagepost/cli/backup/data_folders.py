@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stagepost import __version__
 from stagepost.chain.node import store as chain_store
+from stagepost.chain.node.own_memory import MEMORY_FILE
 from stagepost.delivery.stores import inbox_rules, outbox_rules
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
 from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
@@ -120,7 +121,7 @@ _MADE_ANEW = re.compile(
                 rf"(.*/)?{re.escape(name)}"
                 for name in (
                     *(LOCK_FILE, NODE_FILE, FULL_NODE_FILE, *STATUS_FILES.values(), SOCKET_FILE),
-                    *(INDEX_FILE, RESTORED_FILE),
+                    *(INDEX_FILE, RESTORED_FILE, MEMORY_FILE),
                 )
             ),
             r".*(\.lock|\.socket|\.index|-wal|-shm|-journal)",
@@ -213,11 +214,13 @@ def checked_backup(backup: Path) -> Manifest:
     return manifest
 
 
-def restore(backup: Path, data: Path, now_ms: int) -> tuple[Manifest, RestoredNote]:
+def restore(
+    backup: Path, data: Path, now_ms: int, *, accepts_replays: bool = False
+) -> tuple[Manifest, RestoredNote]:
     """Check the whole backup, then put it into a data folder that is missing or empty."""
     manifest = checked_backup(backup)
     if data.resolve().is_relative_to(backup.resolve()):
         raise ConfigError(f"{data} lies inside of the backup", advice="choose another folder with --data")
-    note = restore_files(backup, manifest, data, now_ms)
+    note = restore_files(backup, manifest, data, now_ms, accepts_replays=accepts_replays)
     record_action(data, f"restored from {backup}", through="cli", who=user_name())
     return manifest, note

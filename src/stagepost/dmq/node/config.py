@@ -87,6 +87,8 @@ class NodeConfig:
     metrics_prefix: str = "dmq_node_"
     unsafe: UnsafeOverrides = field(default_factory=UnsafeOverrides)
     log: LogConfig = field(default_factory=LogConfig)
+    restored_at: float | None = None
+    """When the data folder was restored from a backup, in Unix seconds; None if it was not."""
     notes: tuple[str, ...] = ()
     """Settings in the files and flags without effect on this node, to be logged once."""
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -26,7 +27,7 @@ from stagepost.dmq.node.status import DmqNodeStatus
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.pools import PoolSource
 from stagepost.errors import ConfigError, StagepostError
-from stagepost.ground.files.data_folder import DataFolder
+from stagepost.ground.files.data_folder import DataFolder, restored_note
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import Network, SocketNetwork, TcpAddress
@@ -86,6 +87,9 @@ async def running_node(config: NodeConfig, recording: Recording | None = None) -
         folder = DataFolder(config.data_dir)
         folder.open()
         parts.callback(folder.close)
+        restored = restored_note(config.data_dir)
+        if restored is not None and not restored.accepts_replays:
+            config = replace(config, restored_at=restored.restored_at_ms / 1_000)
         network, clock = SocketNetwork(), SystemClock()
         pools = _pool_source(config, network, clock)
         pools.load()

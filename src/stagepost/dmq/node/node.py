@@ -29,7 +29,7 @@ from stagepost.dmq.node.pool_watch import PoolWatch
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.peer_sharing import PeerAddress, SharedPeers
 from stagepost.dmq.profiles import MiniProtocol, Profile
-from stagepost.dmq.validation import MessageValidator, Pools, rules_for
+from stagepost.dmq.validation import MessageValidator, Pools, rules_after_restore, rules_for
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
@@ -66,6 +66,8 @@ class DmqNode:
     ) -> None:
         self.config = config
         rules = rules_for(config.network_magic)
+        if config.restored_at is not None:
+            rules = rules_after_restore(rules, config.restored_at)
         if config.min_sig_delay_s is not None:
             rules = replace(rules, message_gap_s=config.min_sig_delay_s)
         self.mempool = Mempool(

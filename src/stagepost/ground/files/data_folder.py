@@ -30,12 +30,14 @@ RESTORED_BYTES_MAX = 4_096
 
 class RestoredNote(msgspec.Struct, frozen=True):
     """Content of restored.json, which a restore leaves for the node: when the backup was made, and when it was restored, in Unix milliseconds.
-    `backup` is the hash of the manifest. Between the two times the node may have said what the folder does not know."""
+    `backup` is the hash of the manifest. Between the two times the node may have said what the folder does not know.
+    `accepts_replays`: the operator lets a DMQ node accept messages that it may have accepted before."""
 
     kind: str
     backup: str
     made_at_ms: int
     restored_at_ms: int
+    accepts_replays: bool = False
     version: int = 1
 
 

@@ -42,3 +42,18 @@ class Lifecycle(Generic[Status, Event]):
             ordered.setdefault(source)
             ordered.setdefault(target)
         return tuple(ordered)
+
+
+class StartAnswers(Enum):
+    """Answers about its own past that a member needs before it speaks in a session.
+
+    `QUORUM`: a member whose disk holds all that it ever said there; the others tell what a crash took. `FOUNDING`: a member
+    without anything in a session that began with the network. A quorum is enough until the session has something
+    to show; then every other member must have answered, because what this one said may have reached one of them alone.
+    `GAP`: a member that has lost its disk, or has an older copy of it. Frames that it sent last may have reached
+    nobody who remembers them, so it says nothing; where the chain cannot go on without it, all others must have answered.
+    """
+
+    QUORUM = "quorum"
+    FOUNDING = "founding"
+    GAP = "gap"

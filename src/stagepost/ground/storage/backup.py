@@ -61,7 +61,7 @@ class BackupFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class TopicMark(msgspec.Struct, frozen=True):
+class BackupMark(msgspec.Struct, frozen=True):
     """Bounds of a partition up to which a backup holds its records."""
 
     topic: str
@@ -80,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     made_at_ms: int
     files: tuple[BackupFile, ...]
-    topics: tuple[TopicMark, ...] = ()
+    topics: tuple[BackupMark, ...] = ()
     keys: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -161,7 +161,7 @@ class BackupWriter:
         release: str,
         kind: str,
         made_at_ms: int,
-        topics: Sequence[TopicMark] = (),
+        topics: Sequence[BackupMark] = (),
         keys: Sequence[str] = (),
         left_out: Sequence[str] = (),
     ) -> Manifest:
@@ -352,7 +352,13 @@ def _files_in(backup: Path) -> set[str]:
 
 
 def restore_files(
-    backup: Path, manifest: Manifest, data: Path, now_ms: int, files: Files | None = None
+    backup: Path,
+    manifest: Manifest,
+    data: Path,
+    now_ms: int,
+    files: Files | None = None,
+    *,
+    accepts_replays: bool = False,
 ) -> RestoredNote:
     """Put the files of a checked backup into `data`, a folder that is missing, empty, or was left by the same restore."""
     files = files or Files()
@@ -371,7 +377,11 @@ def restore_files(
                 files.sync_folder(folder)
             # The clock of this machine may be behind: nothing in the backup is from the future.
             note = RestoredNote(
-                manifest.kind, manifest.digest, manifest.made_at_ms, max(now_ms, manifest.made_at_ms)
+                manifest.kind,
+                manifest.digest,
+                manifest.made_at_ms,
+                max(now_ms, manifest.made_at_ms),
+                accepts_replays,
             )
             replace_durably(files, data / RESTORED_FILE, msgspec.json.encode(note) + b"\n")
             files.remove(data / RESTORE_LOCK)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.backup import BackupWriter, TopicMark
+from stagepost.ground.storage.backup import BackupMark, BackupWriter
 from stagepost.topics.log import segment
 from stagepost.topics.log.end_mark import NAME as MARK_NAME
 from stagepost.topics.log.end_mark import EndMark, write_mark
@@ -29,7 +29,7 @@ TOPIC_PATHS = (
 """Pattern of the paths of all files that a copy has; indexes are made anew."""
 
 
-def copy_topics(data: Path, backup: BackupWriter) -> list[TopicMark]:
+def copy_topics(data: Path, backup: BackupWriter) -> list[BackupMark]:
     """Copy every topic of a data folder. Positions of readers come first: none is beyond the records that follow."""
     topics = [open_topic(data, name) for name in topic_names(data)]
     for topic in topics:
@@ -42,13 +42,13 @@ def copy_topics(data: Path, backup: BackupWriter) -> list[TopicMark]:
     return [mark for topic in topics for mark in _copy_partitions(topic, backup)]
 
 
-def _copy_partitions(topic: FileTopic, backup: BackupWriter) -> Iterator[TopicMark]:
+def _copy_partitions(topic: FileTopic, backup: BackupWriter) -> Iterator[BackupMark]:
     for partition in range(topic.partitions):
         folder = partition_folder(topic.folder, partition)
         inner = f"{TOPICS_FOLDER}/{topic.name}/{folder.name}"
         mark = PartitionReader(folder, topic.name, partition).mark
         start_offset = _copy_partition(topic, partition, mark, inner, backup) if mark.position else 0
-        yield TopicMark(topic.name, partition, start_offset, mark.end_offset)
+        yield BackupMark(topic.name, partition, start_offset, mark.end_offset)
 
 
 def _copy_partition(topic: FileTopic, partition: int, mark: EndMark, inner: str, backup: BackupWriter) -> int:
