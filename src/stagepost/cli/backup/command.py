@@ -12,7 +12,7 @@ import click
 from stagepost.cli.options.shared import disable_core_dumps
 
 if TYPE_CHECKING:
-    from stagepost.ground.storage.backup import Manifest
+    from stagepost.ground.storage.backup import BackupManifest
 
 _FOLDER = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -92,7 +92,7 @@ def restore(
     _show(manifest, {"restored": str(data)}, as_json)
 
 
-def _show(manifest: Manifest, first: dict[str, str], as_json: bool) -> None:
+def _show(manifest: BackupManifest, first: dict[str, str], as_json: bool) -> None:
     facts = first | {
         "kind": manifest.kind,
         "made_at_ms": manifest.made_at_ms,

@@ -30,9 +30,9 @@ from stagepost.ground.files.audit import AUDIT_FILE, EARLIER_FILE, record_action
 from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, RESTORED_FILE, RestoredNote
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, STATUS_FILES
 from stagepost.ground.storage.backup import (
+    BackupManifest,
     BackupWriter,
     DeclaredStore,
-    Manifest,
     check_backup,
     read_manifest,
     refused,
@@ -146,7 +146,7 @@ def kind_of(data: Path) -> DataFolderKind:
     )
 
 
-def back_up(data: Path, out: Path, now_ms: int, keys: tuple[Path, ...] = ()) -> Manifest:
+def back_up(data: Path, out: Path, now_ms: int, keys: tuple[Path, ...] = ()) -> BackupManifest:
     """Make a backup of the data folder in `out`, also while its process runs; `keys` are key files to take along."""
     kind = kind_of(data)
     if out.resolve().is_relative_to(data.resolve()):
@@ -192,7 +192,7 @@ def _files_of(data: Path) -> list[str]:
     return sorted(found)
 
 
-def checked_backup(backup: Path) -> Manifest:
+def checked_backup(backup: Path) -> BackupManifest:
     """Return the manifest of a backup after every file of it was read; `BackupRefused` names what is wrong."""
     manifest = read_manifest(backup)
     kind = next((one for one in KINDS if one.name == manifest.kind), None)
@@ -216,7 +216,7 @@ def checked_backup(backup: Path) -> Manifest:
 
 def restore(
     backup: Path, data: Path, now_ms: int, *, accepts_replays: bool = False
-) -> tuple[Manifest, RestoredNote]:
+) -> tuple[BackupManifest, RestoredNote]:
     """Check the whole backup, then put it into a data folder that is missing or empty."""
     manifest = checked_backup(backup)
     if data.resolve().is_relative_to(backup.resolve()):

@@ -70,7 +70,7 @@ class BackupMark(msgspec.Struct, frozen=True):
     end_offset: int
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a backup. `keys` has the paths of secret keys among `files`; `left_out` has the files of the data folder
     that the kind of folder does not declare, and the secret keys that nobody asked for."""
 
@@ -164,10 +164,10 @@ class BackupWriter:
         topics: Sequence[BackupMark] = (),
         keys: Sequence[str] = (),
         left_out: Sequence[str] = (),
-    ) -> Manifest:
+    ) -> BackupManifest:
         """Write the manifest, and give the folder its name once all of it is durable."""
         added = tuple(sorted(self._added, key=lambda one: one.path))
-        manifest = Manifest(
+        manifest = BackupManifest(
             FORMAT, VERSION, release, kind, made_at_ms, added, tuple(topics), tuple(keys), tuple(left_out)
         )
         with _disk(self.folder):
@@ -265,7 +265,7 @@ def _signature(path: Path) -> tuple[int, int] | None:
 # Reading a backup
 
 
-def read_manifest(backup: Path) -> Manifest:
+def read_manifest(backup: Path) -> BackupManifest:
     """Return the manifest of a finished backup; `BackupRefused` for anything else."""
     if not backup.is_dir():
         raise refused(backup, "it is not a folder", "give the folder that `stagepost backup` made")
@@ -292,7 +292,7 @@ def read_manifest(backup: Path) -> Manifest:
             "restore it with the release of Stagepost that made it",
         )
     try:
-        manifest = msgspec.json.decode(outer["manifest"], type=Manifest)
+        manifest = msgspec.json.decode(outer["manifest"], type=BackupManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refused(backup, f"{MANIFEST_FILE} is damaged: {error}") from error
     if manifest.encode() != content:
@@ -305,7 +305,7 @@ class _Head(msgspec.Struct, frozen=True):
     version: int
 
 
-def check_backup(backup: Path, manifest: Manifest, is_declared: Callable[[str], bool]) -> None:
+def check_backup(backup: Path, manifest: BackupManifest, is_declared: Callable[[str], bool]) -> None:
     """Read every file of the backup; `BackupRefused` names what is damaged, missing, or not a file of such a folder."""
     paths = [file.path for file in manifest.files]
     for path in paths:
@@ -353,7 +353,7 @@ def _files_in(backup: Path) -> set[str]:
 
 def restore_files(
     backup: Path,
-    manifest: Manifest,
+    manifest: BackupManifest,
     data: Path,
     now_ms: int,
     files: Files | None = None,
@@ -392,7 +392,7 @@ def restore_files(
             lock.release()
 
 
-def _require_empty(data: Path, manifest: Manifest) -> None:
+def _require_empty(data: Path, manifest: BackupManifest) -> None:
     """Raise `BackupRefused` if the folder holds anything but what an unfinished restore of the same backup left."""
     # A kill while the note was written leaves its temporary name, and nothing else.
     found = set(os.listdir(data)) - {RESTORE_LOCK, f".{UNFINISHED_RESTORE}.new"}

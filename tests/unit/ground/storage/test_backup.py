@@ -25,7 +25,7 @@ from stagepost.ground.files.data_folder import UNFINISHED_RESTORE, make_private,
 from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.files.small_files import Files
 from stagepost.ground.storage import backup as backups
-from stagepost.ground.storage.backup import BackupFile, BackupRefused, DeclaredStore, Manifest
+from stagepost.ground.storage.backup import BackupFile, BackupManifest, BackupRefused, DeclaredStore
 from stagepost.ground.storage.group_writer import FileBackend
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.sqlite_file import connect
@@ -146,14 +146,14 @@ def test_changed_bytes_of_files_are_refused_by_name(made: Path, tmp_path: Path, 
     restore(made, tmp_path / "new", NOW_MS)
 
 
-def _rewrite(backup: Path, change: Callable[[Manifest], Manifest]) -> None:
+def _rewrite(backup: Path, change: Callable[[BackupManifest], BackupManifest]) -> None:
     """Write a manifest with a fitting hash, as somebody who wants to deceive would."""
     manifest = backups.read_manifest(backup)
     (backup / "manifest.json").write_bytes(change(manifest).encode())
 
 
 def _named(backup: Path, path: str, content: bytes = b"{}") -> None:
-    def change(manifest: Manifest) -> Manifest:
+    def change(manifest: BackupManifest) -> BackupManifest:
         file = BackupFile(path, len(content), sha256(content).hexdigest())
         return msgspec.structs.replace(manifest, files=(*manifest.files, file))
 
@@ -232,7 +232,7 @@ def test_links_and_strange_files_are_refused(made: Path, tmp_path: Path) -> None
     ],
 )
 def test_other_manifests_are_refused(
-    made: Path, tmp_path: Path, change: Callable[[Manifest], Manifest], reason: str
+    made: Path, tmp_path: Path, change: Callable[[BackupManifest], BackupManifest], reason: str
 ) -> None:
     _rewrite(made, change)
     with pytest.raises(BackupRefused, match=reason):
@@ -248,7 +248,7 @@ def test_a_store_of_a_later_release_is_refused_before_anything_is_written(made: 
     connection.close()
     content = path.read_bytes()
 
-    def change(manifest: Manifest) -> Manifest:
+    def change(manifest: BackupManifest) -> BackupManifest:
         files = tuple(
             BackupFile(file.path, len(content), sha256(content).hexdigest())
             if file.path == path.name
