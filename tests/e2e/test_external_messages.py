@@ -25,6 +25,7 @@ from stagepost.client import AsyncClient, Client, RefusedByFullNode
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.running_nodes import DATA_DIR, find_full_node
+from tests.hostile.strangers import half_requests_to_intake
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 from tests.worlds.devnet.running_devnet import RunningDevnet, devnet_in_background
 
@@ -215,6 +216,9 @@ def test_a_devnet_of_processes_takes_messages_by_socket_and_http(tmp_path: Path)
                 headers={"Content-Type": "application/octet-stream"},
             )
             assert client.wait_for(taken.json()["message_id"], "final", timeout_s=WITHIN_S).is_reached
+            # Unfinished heads, more than there are places for them, keep nobody out.
+            figure, faults = half_requests_to_intake(address, process.pid, 150)
+            assert not faults, f"{faults}\n{figure}"
             sent = client.send(a_message("in processes", 51))
             assert client.wait_for(str(sent.message_id), "final", timeout_s=WITHIN_S).is_reached
         process.send_signal(signal.SIGTERM)

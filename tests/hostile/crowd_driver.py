@@ -22,12 +22,14 @@ from tests.hostile.cbor_bytes import FALSE, TRUE, array, uint
 BUNCH = 40
 """So many connections at a time: two processes together stay below a listener's queue, which is not tried here."""
 WITHIN_S = 300.0
-SOURCES_PER_BYTE = 250
+SOURCES_PER_PREFIX = 4
+"""With 16 connections each, as many as a node lets one /24 have."""
 
 
 def source_address(number: int) -> str:
     """One of the many loopback addresses; never the one that everybody uses."""
-    return f"127.1.{number // SOURCES_PER_BYTE}.{2 + number % SOURCES_PER_BYTE}"
+    prefix, host = divmod(number, SOURCES_PER_PREFIX)
+    return f"127.{1 + prefix // 256}.{prefix % 256}.{2 + host}"
 
 
 class Crowd:

@@ -42,7 +42,7 @@ PER_PEER_BYTES = (
 
 CALM_CHECKS = 20
 """Messages of the honest program before the storm, to compare those during it with."""
-HANDSHAKE_LIMIT_S = 10.0
+HANDSHAKE_LIMIT_S = 2.0
 DEADLINE_ROOM_S = 1.0
 BUSY_MACHINE_S = 10.0
 SEED_LANE = 17
@@ -50,15 +50,19 @@ SEED_LANE = 17
 
 @contextmanager
 def a_node(
-    cast: Cast, settings: str = "", flags: Sequence[str] = ("--unsafe-loopback-unlimited",)
+    cast: Cast,
+    settings: str = "",
+    flags: Sequence[str] = ("--unsafe-loopback-unlimited",),
+    *,
+    many: bool = True,
 ) -> Iterator[Victim]:
-    """A fresh node that lets everybody in, unless `settings` say otherwise."""
+    """A fresh node that lets everybody in, unless `settings` say otherwise; with `many` False its own limits hold."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "stagepost.toml").write_text(
-            "[node]\n"
-            f"connections_soft = {MANY_CONNECTIONS}\nconnections_hard = {MANY_CONNECTIONS}\n{settings}"
+        limits = (
+            f"connections_soft = {MANY_CONNECTIONS}\nconnections_hard = {MANY_CONNECTIONS}\n" if many else ""
         )
+        (folder / "stagepost.toml").write_text(f"[node]\n{limits}{settings}")
         with_file = (*flags, "--config", str(folder / "stagepost.toml"))
         victim = Victim(folder / "node", write_stakes(folder / "pools.json", cast.stakes), flags=with_file)
         with ending([victim]):

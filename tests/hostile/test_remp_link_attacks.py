@@ -44,6 +44,7 @@ from tests.hostile.link_attacker import (
     push,
     signed_bytes,
 )
+from tests.hostile.strangers import Siege
 from tests.worlds.remp.remp_links import MAGIC, SESSION, Heard, an_end, key_of, seed_of, until
 
 ATTACKER, HONEST, VICTIM = 0, 1, 2
@@ -573,3 +574,13 @@ def test_what_a_full_node_sends_is_taken_or_ends_its_link_by_name(
     asyncio.run(main())
     broken = [record.__dict__ for record in caplog.records if record.message == "peer broke a rule"]
     assert [(record["code"], record["rule"]) for record in broken] == ([] if named is None else [named])
+
+
+def test_silent_connections_keep_no_member_out() -> None:
+    """More connections that prove nothing than there are places for them; a member that comes behind them is linked."""
+
+    async def scenario(scene: Scene) -> None:
+        async with Siege(scene.port, 150).laid():
+            await scene.attacker.link(CATCHAIN_VERSION, SESSION)
+
+    on_a_scene(scenario, linked=False)

@@ -31,6 +31,7 @@ from tests.soak.runs import Run
 from tests.soak.session_switch_runs import SESSION_PROMISES, lose_quorums, switch_sessions
 from tests.soak.storage_runs import kill_storage
 from tests.soak.storm_runs import storms
+from tests.soak.stranger_runs import strangers
 from tests.soak.suite_runs import SUITE_PROMISES, suite
 from tests.soak.topic_runs import cut_topic_power, kill_topic_writer
 
@@ -70,6 +71,7 @@ PARTS = (
     Part("primes-ends", ("B10",), ends_of_primes),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
+    Part("strangers", ("N3",), strangers),
     Part("disks", ("D4",), disks),
     Part("clocks", ("S4", "S5"), clocks),
     Part("authentication", ("S2", "S3", "S4", "S6"), ways_in),

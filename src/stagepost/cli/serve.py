@@ -19,6 +19,8 @@ TOKEN_VARIABLE = "STAGEPOST_TOKEN"
 HEADER_BYTES_MAX = 16_384
 KEEP_ALIVE_S = 15
 STOP_WITHIN_S = 5
+REQUESTS_AT_ONCE = 256
+"""Requests under way at a time, open streams of pages among them."""
 MISSING = "the dashboard needs FastAPI, uvicorn, Jinja2 and DuckDB, and {name} is not installed"
 
 
@@ -162,6 +164,7 @@ def dashboard_server(
     try:
         import uvicorn
 
+        from stagepost.web.access.places import placed_server
         from stagepost.web.app import create_app
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -191,7 +194,7 @@ def dashboard_server(
         ssl_certfile=None if settings.certificate is None else str(settings.certificate),
         ssl_keyfile=None if settings.private_key is None else str(settings.private_key),
     )
-    server = uvicorn.Server(config)
+    server = placed_server(config, REQUESTS_AT_ONCE)
     app.state.sources.pulse.ends_when = lambda: server.should_exit
     return server, listener
 

@@ -32,9 +32,10 @@ from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.validation import MessageValidator, Pools, rules_after_restore, rules_for
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, Refusal, host_of
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, ConnectionPlace, host_of
 from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.doorway import entering, proving, settle
 from stagepost.ground.net.network import Listener, Network, TcpAddress, UnixAddress
 from stagepost.ground.net.srv_lookup import look_up_srv
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
@@ -92,13 +93,15 @@ class DmqNode:
             config.network_magic, initiator_only=config.initiator_only, peer_sharing=config.peer_sharing
         )
         loopback = LOOPBACK_HOSTS if config.unsafe.loopback_unlimited else frozenset()
-        self._admission = Admission(config.admission, exempt=loopback)
         self._random = random
         self.book = PeerBook(
             random,
             active_target=config.targets.active,
             established_target=config.targets.established,
             known_max=config.targets.known,
+        )
+        self._admission = Admission(
+            self.clock.mono_s, config.admission, exempt=loopback, is_known_host=self.book.is_root
         )
         self._shared = SharedParts(
             intake=self.intake,
@@ -162,20 +165,19 @@ class DmqNode:
             allowed_user_ids=owner_and_root(),
             on_violation=self._note_violation,
         )
-        hard_max = self.config.admission.hard_max
+        limits = self.config.admission
         self._listeners.append(
             await self._network.serve(
-                UnixAddress(self.config.local_socket), local.serve, connections_max=hard_max
+                UnixAddress(self.config.local_socket), local.serve, connections_max=limits.hard_max
             )
         )
         if self.config.initiator_only:
             return
         for host in self.config.host_addresses:
-            # This node refuses connections itself, with a reason; the listener's own limit is only a
-            # safeguard.
+            # The node refuses connections itself, with a reason; the listener's own limit is only a safeguard.
             self._listeners.append(
                 await self._network.serve(
-                    TcpAddress(host, self.config.port), self._serve_peer, connections_max=2 * hard_max
+                    TcpAddress(host, self.config.port), self._serve_peer, connections_max=limits.sockets_max
                 )
             )
 
@@ -197,35 +199,27 @@ class DmqNode:
 
     async def _serve_peer(self, bearer: Bearer) -> None:
         source = host_of(bearer.peer)
-        refused_until = None
-        if source not in LOOPBACK_HOSTS:
-            refused_until = self.book.refused_until(source, self.clock.mono_s())
-        admitted = self._admission.enter(source)
-        if isinstance(admitted, Refusal):
-            log.warning("connection refused", extra={"peer": bearer.peer, "reason": admitted.why})
-            bearer.close()
-            return
-        try:
-            if refused_until is not None:
+        async with entering(self._admission, bearer) as place:
+            if (
+                source not in LOOPBACK_HOSTS
+                and self.book.refused_until(source, self.clock.mono_s()) is not None
+            ):
                 log.info("connection refused", extra={"peer": bearer.peer, "reason": "misbehaved before"})
                 bearer.close()
                 return
-            if admitted:
-                await asyncio.sleep(admitted)
-            await self._run_inbound(bearer, source)
-        finally:
-            self._admission.leave(source)
+            await self._run_inbound(bearer, place)
 
-    async def _run_inbound(self, bearer: Bearer, source: str) -> None:
-        connection = await self._shake_hands(bearer, source)
+    async def _run_inbound(self, bearer: Bearer, place: ConnectionPlace) -> None:
+        connection = await proving(place, bearer, self._shake_hands(bearer, place.source))
         if connection.agreement.query:
             connection.close()
             return
         link = PeerLink(self._shared, connection, bearer.peer, profile=None)
+        settle(place, bearer, worth=link.worth)
         with self._links.holding(link):
             await link.run()
         if link.violation is not None:
-            self.book.penalise_host(source, self.clock.mono_s())
+            self.book.penalise_host(place.source, self.clock.mono_s())
 
     async def _shake_hands(self, bearer: Bearer, source: str) -> Connection:
         try:

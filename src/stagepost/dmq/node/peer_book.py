@@ -281,6 +281,14 @@ class PeerBook:
             peer.connected_at = now
             peer.contributions = 0
 
+    def is_root(self, host: str) -> bool:
+        """Return whether the operator named a peer at this host, by its address or by a name that led there."""
+        return any(
+            host == peer.address.host or (peer.reached_at is not None and host == peer.reached_at.host)
+            for peer in self._peers.values()
+            if peer.origin not in _NOT_ROOTS
+        )
+
     # Sources of incoming connections have no lasting port, so the book knows them by host.
 
     def penalise_host(self, host: str, now: float) -> None:

@@ -95,6 +95,11 @@ class PeerLink:
         """Return the number of valid messages of the last hour that this peer was the first to announce."""
         return self._shared.downloads.first_announcements.credits(self.peer, now)
 
+    def worth(self) -> float:
+        """Return the use of this connection to the node: 0 while no messages are exchanged on it, more for a peer that was
+        the first to announce some."""
+        return 1.0 + self.credits(self._shared.clock.mono_s()) if self._is_exchanging else 0.0
+
     def exchange(self) -> None:
         """Begin to exchange messages: until then a peer that we dialled stays warm, and we ask it for
         nothing."""

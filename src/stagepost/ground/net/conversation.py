@@ -13,6 +13,7 @@ from stagepost.errors import (
     LocalProtocolError,
     ProtocolTimeout,
     RemoteProtocolError,
+    StagepostError,
     TransportError,
 )
 from stagepost.ground.net.channel import ProtocolChannel
@@ -171,7 +172,11 @@ class Conversation:
                 if item is not None:
                     message = self._codec.decode(item, state.name)
                     break
-            piece = self._channel.read_now()
+            try:
+                piece = self._channel.read_now()
+            except StagepostError:
+                self._stop_timer()  # a timer would keep all of an ended connection in memory
+                raise
             if piece is None:
                 # Only a message that has not come needs the clock.
                 self._check_time(state)
@@ -208,6 +213,9 @@ class Conversation:
         self._channel.on_data(self._wake)
         try:
             await self._more
+        except BaseException:
+            self._stop_timer()  # the next `receive_now` sets it again
+            raise
         finally:
             self._more = None
             self._channel.on_data(self._on_message)

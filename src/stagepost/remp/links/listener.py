@@ -7,14 +7,22 @@ overlay = OverlayLinks(end, listener, session_id, own_index, members)   # regist
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
-from stagepost.errors import ConfigError, ErrorCode, HandshakeRefused, LocalProtocolError, RemoteProtocolError
-from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits, Refusal, host_of
+from stagepost.errors import (
+    ConfigError,
+    ErrorCode,
+    HandshakeRefused,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TransportError,
+)
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits
 from stagepost.ground.net.back_off import Penalties, violation_of
 from stagepost.ground.net.bearer import LOCAL_PEER, Bearer
+from stagepost.ground.net.doorway import entering, proving, settle
 from stagepost.ground.net.network import Address, Listener
 from stagepost.remp.links.link import Link
 from stagepost.remp.links.opening import Door, OurEnd, respond_to_link
@@ -32,7 +40,9 @@ class LinkListener:
 
     def __init__(self, end: OurEnd, limits: AdmissionLimits | None = None) -> None:
         self._end = end
-        self._admission = Admission(limits or AdmissionLimits(), exempt=EXEMPT_SOURCES)
+        self._admission = Admission(
+            end.clock.mono_s, limits or AdmissionLimits(delay_s=0.0), exempt=EXEMPT_SOURCES
+        )
         self._penalties: Penalties[str] = Penalties()
         self._doors: dict[tuple[int, bytes], Door[Any]] = {}
         self._listener: Listener | None = None
@@ -47,7 +57,7 @@ class LinkListener:
 
     async def start(self, address: Address) -> None:
         """Listen at `address`; `ConfigError` if that is not possible."""
-        connections_max = 2 * self._admission.limits.hard_max
+        connections_max = self._admission.limits.sockets_max
         self._listener = await self._end.network.serve(address, self._serve, connections_max=connections_max)
 
     async def close(self) -> None:
@@ -82,23 +92,17 @@ class LinkListener:
         return door
 
     async def _serve(self, bearer: Bearer) -> None:
-        source = host_of(bearer.peer)
-        admitted = self._admission.enter(source)
-        if isinstance(admitted, Refusal):
-            log.warning("link refused", extra={"peer": bearer.peer, "reason": admitted.why})
-            bearer.close()
-            return
-        try:
-            if self._penalties.refused_until(source, self._end.clock.mono_s()) is not None:
+        async with entering(self._admission, bearer) as place:
+            if self._penalties.refused_until(place.source, self._end.clock.mono_s()) is not None:
                 log.info("link refused", extra={"peer": bearer.peer, "reason": "misbehaved before"})
                 bearer.close()
                 return
-            if admitted:
-                await asyncio.sleep(admitted)
-            door, link = await self._open(bearer, source)
+            door, link = await proving(place, bearer, self._open(bearer, place.source))
+            # A door lets known keys in alone, so that strangers have no place behind the proof. A link without a place is
+            # closed now, and ends when it runs.
+            with suppress(TransportError):
+                settle(place, bearer, is_known=True)
             await door.run(link)
-        finally:
-            self._admission.leave(source)
 
     async def _open(self, bearer: Bearer, source: str) -> tuple[Door[Any], Link]:
         try:

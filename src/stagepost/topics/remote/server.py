@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from stagepost.errors import (
     StorageError,
     TransportError,
 )
-from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits, ConnectionPlace
+from stagepost.ground.net.bearer import LOCAL_PEER, Bearer
 from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.doorway import entering, proving, settle
 from stagepost.ground.net.network import Address, Listener, Network, SocketNetwork, is_on_this_machine
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.codec import Codec
@@ -64,6 +67,9 @@ from stagepost.topics.remote.protocol import (
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
+UNPROVED_MAX = 16
+ASKED_WITHIN_S = 60.0
+"""Seconds without a question after which a reader makes room for another."""
 TOKEN_CHARACTERS_MIN = 16
 
 Question = AskBounds | AskRange
@@ -91,7 +97,8 @@ async def serve_topics(
             advice="serve them at 127.0.0.1 or a Unix socket, or set STAGEPOST_TOKEN here and at the readers",
         )
     service = _Service(data, token, nonce)
-    return await (network or SocketNetwork()).serve(address, service.serve, connections_max=CONNECTIONS_MAX)
+    sockets_max = service.admission.limits.sockets_max
+    return await (network or SocketNetwork()).serve(address, service.serve, connections_max=sockets_max)
 
 
 def open_topic_reading(bearer: Bearer, role: Role) -> Conversation:
@@ -110,12 +117,27 @@ class _Service:
         self._data = data
         self._token = token
         self._nonce = nonce
+        limits = AdmissionLimits(CONNECTIONS_MAX, CONNECTIONS_MAX, unproved_max=UNPROVED_MAX)
+        self.admission = Admission(time.monotonic, limits, exempt=LOOPBACK_HOSTS | {LOCAL_PEER})
 
     async def serve(self, bearer: Bearer) -> None:
+        async with entering(self.admission, bearer) as place:
+            await self._serve(bearer, place)
+
+    async def _serve(self, bearer: Bearer, place: ConnectionPlace) -> None:
         talk = open_topic_reading(bearer, Role.SERVER)
+        asked_at = time.monotonic()
         try:
-            await self._let_in(bearer, talk)
+            await proving(place, bearer, self._let_in(bearer, talk))
+            settle(
+                place,
+                bearer,
+                is_known=self._token is not None,
+                worth=lambda: float(time.monotonic() - asked_at < ASKED_WITHIN_S),
+            )
+            await talk.send(Opened())
             while not isinstance(question := await talk.receive_any(), Done):
+                asked_at = time.monotonic()
                 # The disk may be slow, and must not delay other readers.
                 await talk.send(await asyncio.to_thread(self._answer, question))
         except TransportError:
@@ -149,7 +171,6 @@ class _Service:
                 ErrorCode.CONFIG_INVALID,
                 "the token is not the token of the node that serves these topics",
             )
-        await talk.send(Opened())
 
     def _answer(self, question: Question) -> Bounds | Records | Unavailable:
         try:

@@ -4,6 +4,8 @@ every answer. Plain ASGI, so that streams pass through without being collected."
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ BODY_WITHIN_S = 15.0
 OPEN_PATHS = frozenset({"/login", "/healthz"})
 OPEN_FOLDER = "/static/"
 LOOPBACK_NAMES = frozenset({LOOPBACK_HOST, "localhost", "[::1]", "::1"})
+PLACE = "stagepost.place"
+"""Key in the scope of a request of its connection's place (`stagepost.ground.net.admission.ConnectionPlace`), if the server counts places."""
 HSTS = "max-age=31536000"
 
 
@@ -46,7 +50,6 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        body = _Body(receive)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,6 +62,9 @@ class Guard:
             length = headers.get("content-length", "0")
             if not length.isdigit() or int(length) > BODY_BYTES_MAX:
                 raise _too_large()
+            body = _Body(receive, partial(self._take_place, scope))
+            if length == "0" and "transfer-encoding" not in headers:
+                body.is_whole()
             await self._app(scope, body.receive, send_guarded)
         except RefusedRequest as refused:
             if refused.status is HTTPStatus.UNAUTHORIZED and wants_page(scope["path"], headers):
@@ -80,6 +86,22 @@ class Guard:
             for name, value in found.items()
             if (encoded := name.lower().encode()) not in names
         ]
+
+    def _take_place(self, scope: Scope) -> None:
+        """Take a place behind the proof for a request that has come whole; a kept one for a token or its session."""
+        place = scope.get(PLACE)
+        if place is None:
+            return  # a server that counts no connections, as in tests
+        session = scope["stagepost.session"]
+        is_known = bool(scope.get("stagepost.by_token")) or self._sessions.may_act(session)
+        refusal = place.prove(is_known=is_known, worth=lambda: 1.0)
+        if refusal is not None:
+            raise RefusedRequest(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{refusal.why}: {refusal.found} requests are under way",
+                code=ErrorCode.QUEUE_FULL,
+                advice="try again soon; requests with the token have places of their own",
+            )
 
     def _check_host(self, headers: dict[str, str]) -> None:
         """A page of another site must not reach us under a name that its owner points at this machine."""
@@ -151,8 +173,9 @@ class TooManyLogins(RefusedRequest):
 class _Body:
     """Counts what comes; a body without a stated length must not be longer either, nor come more slowly."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, when_whole: Callable[[], None]) -> None:
         self._receive = receive
+        self._when_whole = when_whole
         self._bytes = 0
         self._is_whole = False
         self._ends = asyncio.get_running_loop().time() + BODY_WITHIN_S
@@ -173,8 +196,13 @@ class _Body:
             self._bytes += len(message.get("body", b""))
             if self._bytes > BODY_BYTES_MAX:
                 raise _too_large()
-            self._is_whole = not message.get("more_body", False)
+            if not message.get("more_body", False):
+                self.is_whole()
         return message
+
+    def is_whole(self) -> None:
+        self._is_whole = True
+        self._when_whole()
 
 
 def _too_large() -> RefusedRequest:

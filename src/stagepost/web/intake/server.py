@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from stagepost import __version__
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
 from stagepost.web.access.guard import Guard, RefusedRequest
+from stagepost.web.access.places import placed_server
 from stagepost.web.access.problems import problem_response
 from stagepost.web.access.security import LoginLimit, Sessions
 from stagepost.web.access.settings import WebSettings, require_safe_address
@@ -28,8 +29,6 @@ from stagepost.web.intake.api import FullNodeHandle, intake_router
 
 REQUESTS_AT_ONCE = 64
 KEEP_ALIVE_S = 5
-HEAD_WITHIN_S = 10.0
-"""A connection on which no request is under way for so long, half a request line perhaps, makes room for others."""
 END_WITHIN_S = 2
 LOOK_EVERY_S = 0.01
 
@@ -89,19 +88,17 @@ async def serving_intake(full_node: FullNodeHandle, settings: WebSettings) -> As
         app = intake_app(full_node, replace(settings, port=port))
         config = uvicorn.Config(
             app,
-            http=_protocol(),
+            http="h11",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=REQUESTS_AT_ONCE,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=END_WITHIN_S,
             ssl_certfile=_text(settings.certificate),
             ssl_keyfile=_text(settings.private_key),
             lifespan="off",
         )
-        _load(config)
-        server: Any = uvicorn.Server(config)
+        server: Any = _server(config)
         server.capture_signals = contextlib.nullcontext  # signals are the node's
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
@@ -119,33 +116,9 @@ async def serving_intake(full_node: FullNodeHandle, settings: WebSettings) -> As
         listening.close()
 
 
-def _protocol() -> Any:
-    """The framework's own, which would wait for ever for the rest of a head."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    begin = H11Protocol.connection_made
-
-    def connection_made(self: Any, transport: Any) -> None:
-        begin(self, transport)
-        asyncio.get_running_loop().call_later(HEAD_WITHIN_S, _look, self, None)
-
-    return type("TimedH11Protocol", (H11Protocol,), {"connection_made": connection_made})
-
-
-def _look(protocol: Any, last: Any) -> None:
-    """`last`: the request that was done with at the look before."""
-    if protocol.transport.is_closing():
-        return
-    cycle = protocol.cycle
-    if (cycle is None or cycle.response_complete) and cycle is last:
-        protocol.transport.close()
-        return
-    asyncio.get_running_loop().call_later(HEAD_WITHIN_S, _look, protocol, cycle)
-
-
-def _load(config: Any) -> None:
+def _server(config: uvicorn.Config) -> uvicorn.Server:
     try:
-        config.load()
+        return placed_server(config, REQUESTS_AT_ONCE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
         raise ConfigError(

@@ -1,54 +1,199 @@
-"""Limits on connections, each at its edge."""
+"""Places of connections, each limit at its edge: before the proof and behind it, by source and prefix, and who makes room."""
 
 from __future__ import annotations
 
-from stagepost.ground.net.admission import Admission, AdmissionLimits, Refusal
+from dataclasses import dataclass, field
 
-LIMITS = AdmissionLimits(soft_max=3, hard_max=5, delay_s=5.0, per_source_max=2)
+import pytest
+
+from stagepost.ground.net.admission import (
+    SETTLED_AFTER_S,
+    Admission,
+    AdmissionLimits,
+    ConnectionPlace,
+    Refusal,
+    prefix_of,
+)
+
+LIMITS = AdmissionLimits(
+    soft_max=3, hard_max=8, delay_s=5.0, per_source_max=2, per_prefix_max=3, unproved_max=4
+)
+
+
+@dataclass
+class Hall:
+    """A listener with its clock; `ended` has the sources of those who made room."""
+
+    limits: AdmissionLimits = LIMITS
+    exempt: frozenset[str] = frozenset()
+    roots: frozenset[str] = frozenset()
+    now: float = 0.0
+    ended: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(
+            lambda: self.now, self.limits, exempt=self.exempt, is_known_host=self.roots.__contains__
+        )
+
+    def enter(self, source: str) -> ConnectionPlace | Refusal:
+        return self.admission.enter(source, lambda _: self.ended.append(source))
+
+    def entered(self, source: str) -> ConnectionPlace:
+        place = self.enter(source)
+        assert isinstance(place, ConnectionPlace)
+        return place
+
+    def proved(self, source: str, worth: float = 0.0, *, is_known: bool = False) -> ConnectionPlace:
+        place = self.entered(source)
+        assert place.prove(is_known=is_known, worth=lambda: worth) is None
+        return place
+
+
+def far(number: int) -> str:
+    """An address whose prefix no other one has."""
+    return f"198.51.{number}.1"
 
 
 def test_connections_up_to_the_soft_limit_are_served_at_once_and_then_after_a_pause() -> None:
-    admission = Admission(LIMITS)
+    hall = Hall(roots=frozenset({far(9)}))
 
-    waits = [admission.enter(f"source-{number}") for number in range(5)]
+    waits = [hall.proved(far(number)).wait_s for number in range(5)]
 
     assert waits == [0.0, 0.0, 0.0, 5.0, 5.0]
+    assert hall.entered(far(9)).wait_s == 0.0
 
 
 def test_connection_above_the_hard_limit_is_refused_with_the_limit_named() -> None:
-    admission = Admission(LIMITS)
-    for number in range(5):
-        admission.enter(f"source-{number}")
+    hall = Hall()
+    strangers = [hall.proved(far(number), worth=1.0) for number in range(7)]
 
-    refusal = admission.enter("source-6")
+    refusal = hall.entered(far(7)).prove()
 
     assert isinstance(refusal, Refusal)
-    assert (refusal.limit, refusal.found) == (5, 5)
-    assert admission.count == 5
+    assert (refusal.limit, refusal.found) == (LIMITS.strangers_max, len(strangers)) == (7, 7)
+
+
+def test_a_place_in_eight_is_kept_for_those_who_are_known() -> None:
+    hall = Hall(roots=frozenset({far(20)}))
+    for number in range(7):
+        hall.proved(far(number), worth=1.0)
+
+    hall.proved(far(20))
+    # No place is left, so the least useful stranger makes room for a known key, however useful it is.
+    hall.proved(far(21), is_known=True)
+
+    assert hall.ended == [far(0)]
+    assert isinstance(hall.entered(far(22)).prove(), Refusal)
 
 
 def test_source_above_its_own_limit_is_refused_and_others_are_not() -> None:
-    admission = Admission(LIMITS)
-    admission.enter("one")
-    admission.enter("one")
+    hall = Hall()
+    hall.entered("192.0.2.1")
+    hall.proved("192.0.2.1")
 
-    assert isinstance(admission.enter("one"), Refusal)
-    assert not isinstance(admission.enter("two"), Refusal)
+    assert isinstance(hall.enter("192.0.2.1"), Refusal)
+    assert not isinstance(hall.enter("192.0.2.2"), Refusal)
+
+
+@pytest.mark.parametrize("prefix", ["192.0.2.{}", "2001:db8::{}", "::ffff:192.0.2.{}"])
+def test_a_prefix_above_its_limit_is_refused_and_others_are_not(prefix: str) -> None:
+    hall = Hall()
+    for number in range(1, 4):
+        hall.proved(prefix.format(number), worth=1.0)
+
+    assert isinstance(hall.entered(prefix.format(4)).prove(), Refusal)
+    hall.proved("192.0.3.1")
+    hall.proved("2001:db8:0:1::1")
+    # A neighbour that brought nothing for long enough makes room within the prefix.
+    idle = hall.proved("203.0.113.1")
+    hall.proved("203.0.113.2", worth=1.0)
+    hall.now += SETTLED_AFTER_S
+    assert not idle.is_left
 
 
 def test_exempt_source_is_held_to_the_common_limits_only() -> None:
-    admission = Admission(LIMITS, exempt=frozenset({"127.0.0.1"}))
+    hall = Hall(exempt=frozenset({"127.0.0.1"}))
 
-    outcomes = [admission.enter("127.0.0.1") for _ in range(6)]
+    outcomes = [hall.entered("127.0.0.1").prove(worth=lambda: 1.0) for _ in range(8)]
 
-    assert [isinstance(outcome, Refusal) for outcome in outcomes] == [False] * 5 + [True]
+    assert [outcome is None for outcome in outcomes] == [True] * 7 + [False]
 
 
-def test_leaving_makes_room_again() -> None:
-    admission = Admission(LIMITS)
-    admission.enter("one")
-    admission.enter("one")
-    admission.leave("one")
+def test_before_the_proof_the_oldest_of_the_prefix_with_most_places_makes_room() -> None:
+    hall = Hall()
+    for source in ("192.0.2.1", far(1), "192.0.2.2", far(2)):
+        hall.entered(source)
 
-    assert not isinstance(admission.enter("one"), Refusal)
-    assert admission.count == 2
+    hall.entered(far(3))
+    hall.entered(far(4))
+
+    # First the prefix with two places; then all have one, and the oldest goes.
+    assert hall.ended == ["192.0.2.1", far(1)]
+    assert hall.admission.unproved == LIMITS.unproved_max
+
+
+def test_a_connection_that_proves_itself_is_out_of_reach_of_those_who_do_not() -> None:
+    hall = Hall(roots=frozenset({far(100)}))
+    proved = hall.proved(far(99))
+    root = hall.entered(far(100))
+
+    for number in range(50):
+        hall.entered(far(number))
+
+    assert not proved.is_left
+    assert not root.is_left
+    assert len(hall.ended) == 50 - LIMITS.unproved_max
+
+
+def test_behind_the_proof_the_least_useful_stranger_makes_room_once_it_had_its_time() -> None:
+    hall = Hall()
+    for number in range(7):
+        hall.proved(far(number), worth=float(number != 3))
+    assert isinstance(hall.entered(far(7)).prove(), Refusal)
+    hall.now += SETTLED_AFTER_S
+
+    hall.proved(far(8))
+
+    assert hall.ended == [far(3)]
+    assert isinstance(hall.entered(far(9)).prove(), Refusal)  # the newcomer has its time now
+
+
+def test_a_prefix_that_is_full_gives_its_own_least_useful_place() -> None:
+    hall = Hall()
+    for number in range(1, 4):
+        hall.proved(f"192.0.2.{number}", worth=float(number > 1))
+    hall.proved(far(1))
+    hall.now += SETTLED_AFTER_S
+
+    hall.proved("192.0.2.4")
+
+    assert hall.ended == ["192.0.2.1"]
+
+
+def test_a_connection_that_rests_is_before_the_proof_again() -> None:
+    hall = Hall()
+    place = hall.proved(far(1), worth=1.0)
+    place.rest()
+    for number in range(2, 6):
+        hall.entered(far(number))
+
+    assert hall.ended == [far(1)]
+    assert place.prove() is None  # nothing comes of it: the connection ends by itself
+    assert hall.admission.count == LIMITS.unproved_max
+
+
+def test_leaving_makes_room_again_and_leaves_nothing_behind() -> None:
+    hall = Hall()
+    places = [hall.entered("192.0.2.1"), hall.proved("192.0.2.1")]
+    for place in places:
+        place.leave()
+        place.leave()
+
+    assert not isinstance(hall.enter("192.0.2.1"), Refusal)
+    assert hall.admission.count == 1
+
+
+def test_prefixes_are_those_that_one_owner_holds() -> None:
+    assert prefix_of("192.0.2.77") == prefix_of("::ffff:192.0.2.1") == "192.0.2.0/24"
+    assert prefix_of("2001:db8::7%eth0") == "2001:db8::/64"
+    assert prefix_of("local peer") == "local peer"

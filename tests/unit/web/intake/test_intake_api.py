@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import httpx
 import pytest
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError, TransportError
+from stagepost.ground.net.admission import RESERVED_PART, UNPROVED_MAX, AdmissionLimits
 from stagepost.remp.message import MESSAGE_BYTES_MAX
+from stagepost.web.access import places
 from stagepost.web.access.problems import STATUSES, problem_object, problem_response, status_of
 from stagepost.web.access.security import hash_of
 from stagepost.web.access.settings import WebSettings
@@ -249,24 +252,59 @@ def test_half_a_body_and_a_slow_one_cost_nobody_anything(
     asyncio.run(main())
 
 
-def test_more_requests_at_once_than_the_limit_are_asked_to_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake_server, "REQUESTS_AT_ONCE", 3)
+def test_connections_without_a_request_keep_nobody_out(tmp_path: Path) -> None:
+    """More idle connections and unfinished heads than there are places, and each request beside them is answered."""
+    half = f"GET {MESSAGES}/ab HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
 
     async def main() -> None:
         async with a_desk(tmp_path) as desk, serving_intake(desk.desk, WebSettings(tmp_path, port=0)) as base:
             port = int(base.rpartition(":")[2])
-            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * UNPROVED_MAX)]
+            for _, writer in idle[::2]:
+                writer.write(half)
             async with httpx.AsyncClient(base_url=base) as client:
-                assert (await client.get(f"{MESSAGES}/{'ab' * 32}")).status_code == 503
-                for _, writer in idle:
-                    writer.close()
-                    await writer.wait_closed()
-                while (await client.get(f"{MESSAGES}/{'ab' * 32}")).status_code == 503:
-                    await asyncio.sleep(0.001)
+                for _ in range(10):
+                    assert (await client.get(f"{MESSAGES}/{'ab' * 32}")).status_code == 404
                 answer = await client.post(MESSAGES, content=primes(), headers=BINARY)
                 assert answer.status_code == 202
+            for _, writer in idle:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_requests_above_the_limit_come_again_and_those_with_the_token_have_places_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_server, "REQUESTS_AT_ONCE", RESERVED_PART)
+    token = "a token of sixteen or more"
+    settings = WebSettings(tmp_path, port=0, token_hash=hash_of(token), open_reading=True)
+    end = asyncio.Event()
+
+    async def main() -> None:
+        async with a_desk(tmp_path) as desk:
+
+            async def held(message_id: bytes) -> dict[str, object]:
+                await end.wait()
+                return {}
+
+            monkeypatch.setattr(desk.desk, "row", held)
+            async with (
+                serving_intake(desk.desk, settings) as base,
+                httpx.AsyncClient(base_url=base) as client,
+            ):
+                path = f"{MESSAGES}/{'ab' * 32}"
+                asked = [asyncio.create_task(client.get(path)) for _ in range(RESERVED_PART)]
+                done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                (refused,) = done
+                assert refused.result().status_code == 503
+                assert refused.result().json()["code"] == "QUEUE_FULL"
+                bearer = {"Authorization": f"Bearer {token}"}
+                answer = await client.post(MESSAGES, content=primes(), headers={**BINARY, **bearer})
+                assert answer.status_code == 202
+                end.set()
+                answers = await asyncio.gather(*asked)
+                assert sorted(one.status_code for one in answers) == [200] * (RESERVED_PART - 1) + [503]
 
     asyncio.run(main())
 
@@ -275,7 +313,7 @@ def test_more_requests_at_once_than_the_limit_are_asked_to_come_again(
 def test_a_head_that_never_ends_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    monkeypatch.setattr(intake_server, "HEAD_WITHIN_S", 0.1)
+    monkeypatch.setattr(places, "AdmissionLimits", partial(AdmissionLimits, proof_within_s=0.1))
     half = f"GET {MESSAGES}/ab HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
 
     async def main() -> None:

@@ -1,0 +1,36 @@
+"""Strangers who hold connections: on a scale that fits here, honest ones are served beside them; `make soak` has the full one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile.strangers import half_requests_to_dashboard, idle_peers, silent_peers, silent_readers
+
+pytestmark = pytest.mark.xdist_group("storms")
+STRANGERS = 150
+"""More than all places before the proof of any listener."""
+
+
+def test_silent_connections_keep_no_peer_and_no_program_out() -> None:
+    figure, faults = silent_peers(STRANGERS)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_peers_that_exchange_nothing_make_room() -> None:
+    figure, faults = idle_peers(24)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_silent_connections_keep_no_reader_of_topics_out() -> None:
+    figure, faults = silent_readers(STRANGERS)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_unfinished_heads_keep_nobody_from_the_dashboard() -> None:
+    pytest.importorskip("fastapi", reason="the extra web is not installed")
+    figure, faults = half_requests_to_dashboard(STRANGERS)
+
+    assert not faults, f"{faults}\n{figure}"
