@@ -36,6 +36,11 @@ class _Form(NamedTuple):
     is_unique: bool = True
 
 
+def _read_proof_behind(data: bytes) -> tuple[bytes, ForkProof]:
+    payload, proof = payloads.read_parts(data)
+    return payload, ForkProof.decode(proof)
+
+
 _FORMS = (
     _Form("receipt", read_receipt, lambda receipt: receipt.signed_bytes),
     _Form("message", RempMessage.decode, RempMessage.encode),
@@ -55,7 +60,12 @@ _FORMS = (
     _Form("update", decode_update, Block.encode),
     _Form("query", queries.decode_query, queries.encode_query),
     _Form("answer", queries.decode_answer, queries.encode_answer),
-    _Form("fork proof", payloads.read_fork_proof, ForkProof.encode),
+    _Form("fork proof", ForkProof.decode, ForkProof.encode),
+    _Form(
+        "fork proof behind a payload",
+        _read_proof_behind,
+        lambda parts: payloads.proof_behind(*parts),
+    ),
 )
 
 
@@ -149,5 +159,6 @@ def remp_samples() -> tuple[bytes, ...]:
         *map(queries.encode_query, asked),
         *map(queries.encode_answer, answered),
         ForkProof(left, right).encode(),
+        payloads.proof_behind(payload, ForkProof(left, right)),
         b'{"message_timeout_ms": 60000, "full_nodes": [], "sessions": []}',
     )

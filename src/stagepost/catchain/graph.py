@@ -28,7 +28,7 @@ from stagepost.catchain.block import (
     root_reference,
 )
 from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
-from stagepost.catchain.payloads import ForkProof, read_fork_proof
+from stagepost.catchain.payloads import ForkProof, read_fork_proof, upper_part
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
@@ -420,7 +420,8 @@ class Graph:
         if self.dates is None or previous.dates is None or vertex.block is None:
             return None
         others = [one.dates for one in vertex.dependencies if one.dates is not None]
-        return block_dates(self.dates, vertex.source, vertex.block.payload, previous.dates, others)
+        payload = upper_part(vertex.block.payload) or b""
+        return block_dates(self.dates, vertex.source, payload, previous.dates, others)
 
     def _branch_for(self, vertex: Vertex, previous: Vertex) -> int:
         if previous is not self._root and not previous.is_continued:

@@ -28,7 +28,7 @@ from stagepost.catchain.effects import (
     Send,
 )
 from stagepost.catchain.graph import Graph, Outcome, State, Vertex
-from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_upper_parts
+from stagepost.catchain.payloads import NOTHING, ForkProof, proof_behind, upper_part
 from stagepost.catchain.queries import BlockResult, decode_answer, decode_query
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
@@ -287,7 +287,7 @@ class Member:
         each member waits here; others are asked for again later.
         """
         dates = self.graph.dates
-        date_ms = None if dates is None else dates.date_of(block.payload)
+        date_ms = None if dates is None else dates.date_of(upper_part(block.payload) or b"")
         if dates is None or date_ms is None or block.source == self.index:
             return False
         ahead_ms = date_ms - dates.skew_ms - self._unix_ms()
@@ -321,8 +321,8 @@ class Member:
             self._sync.delivered(vertex, now)
             if vertex.source == self.index and vertex.height > self._own_top.height:
                 self._own_top = vertex
-            payload, dates = vertex.block.payload, self.graph.dates
-            if is_for_upper_parts(payload):
+            payload, dates = upper_part(vertex.block.payload), self.graph.dates
+            if payload is not None:
                 floor_ms = None if vertex.dates is None else vertex.dates.floor_ms
                 self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, payload, floor_ms))
                 is_bare = dates is not None and dates.is_bare(payload)
@@ -363,13 +363,16 @@ class Member:
         self._make(NOTHING if payload is None else payload, dependencies, now)
 
     def _next_payload(self, is_due: bool) -> bytes | None:
-        if self._unsent_proofs:
+        dates = self.graph.dates
+        if self._unsent_proofs and dates is None:
             return self._unsent_proofs.pop(0).encode()
         payload = self._make_payload(is_due)
-        dates = self.graph.dates
         is_bare = payload is not None and dates is not None and dates.is_bare(payload)
         self._is_asked_to_speak = payload is not None and not is_bare
-        return payload
+        if not self._unsent_proofs:
+            return payload
+        proof = self._unsent_proofs.pop(0)
+        return proof.encode() if payload is None else proof_behind(payload, proof)
 
     def _tops_to_build_on(self) -> list[Vertex]:
         """Return the newest blocks of honest others on which none of ours stands, and which no other of them

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from stagepost.catchain.block import decode_update
+from stagepost.catchain.payloads import upper_part
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
@@ -132,7 +133,7 @@ class OwedReceipts:
 def _headers(frames: Iterable[bytes]) -> Iterator[Header | OlderHeader]:
     for frame in frames:
         try:
-            records = decode_payload(decode_update(frame).payload)
+            records = decode_payload(upper_part(decode_update(frame).payload) or b"")
         except DecodeError:
             continue  # a fork proof, or the payload of a liar, which told nobody anything
         yield from (record for record in records if isinstance(record, Header | OlderHeader))

@@ -12,8 +12,9 @@ import pytest
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, Dependency, HashVersion, block_id, data_hash, root_reference
 from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
-from stagepost.catchain.payloads import NOTHING, ForkProof, is_for_upper_parts
+from stagepost.catchain.payloads import NOTHING, VECTOR_ID, ForkProof, proof_behind, upper_part
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import Writer
 from tests.worlds.catchain.catchain_world import verify_once
 
 SIZE = 5
@@ -259,8 +260,45 @@ def test_a_proof_in_a_block_makes_everybody_blame_the_forker() -> None:
     delivered, blamed = receive(graph, signed(1, payload=proof.encode()))
     assert len(delivered) == 1
     assert blamed == [0]
-    assert not is_for_upper_parts(proof.encode())
-    assert not is_for_upper_parts(NOTHING)
+    assert upper_part(proof.encode()) is None
+    assert upper_part(NOTHING) is None
+
+
+def test_a_proof_behind_a_payload_counts_like_one_alone_and_the_payload_is_for_the_parts_above() -> None:
+    proof = ForkProof(ref(A1), ref(OTHER_A1))
+    payload = proof_behind(b"records of the parts above", proof)
+    graph = make_graph()
+    delivered, blamed = receive(graph, signed(1, payload=payload))
+    assert len(delivered) == 1
+    assert blamed == [0]
+    assert upper_part(payload) == b"records of the parts above"
+
+
+FALSE_PARTS = (b"records", ForkProof(ref(A1), ref(A1)).encode())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        (b"records",),
+        FALSE_PARTS,
+        (b"records", b"no proof"),
+        (NOTHING, ForkProof(ref(A1), ref(OTHER_A1)).encode()),
+        (proof_behind(b"records", ForkProof(ref(A1), ref(OTHER_A1))), b"another vector"),
+        (b"records", ForkProof(ref(A1), ref(OTHER_A1)).encode(), b"more"),
+    ],
+)
+def test_a_vector_of_anything_else_is_ill(parts: tuple[bytes, ...]) -> None:
+    writer = Writer()
+    writer.write_constructor(VECTOR_ID)
+    writer.write_vector_count(len(parts))
+    for part in parts:
+        writer.write_bytes(part)
+    graph = make_graph()
+    _, blamed = receive(graph, signed(1, payload=writer.written()))
+    assert blamed == [1]
+    assert parts is FALSE_PARTS or parts[1:] == (b"no proof",) or upper_part(writer.written()) is None
 
 
 def test_building_on_a_forker_after_his_proof_is_ill_and_blamed() -> None:

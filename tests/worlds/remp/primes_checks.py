@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from stagepost.catchain.block import UPDATE_ID, decode_update
+from stagepost.catchain.payloads import upper_part
 from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_message
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
@@ -74,7 +75,7 @@ class Wiretap:
                 self.final_handed_on.append((sender, message_id))
         elif inner.startswith(_BLOCK):
             try:
-                self._hear_records(decode_update(inner).payload)
+                self._hear_records(upper_part(decode_update(inner).payload) or b"")
             except DecodeError:
                 return  # an attacker's
         elif inner.startswith(_PROPOSAL):

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
-from stagepost.catchain.block import Block, Dependency, decode_update
+from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update, root_reference
 from stagepost.catchain.dates import DateRules, block_dates, first_dates, median
 from stagepost.catchain.effects import Deliver, Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import AHEAD_MS_MAX, Member, MemberOptions
+from stagepost.catchain.payloads import read_fork_proof, upper_part
 from stagepost.errors import DecodeError
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.queue.records import Header, Totals, date_in, decode_payload, encode_payload, is_bare
 from stagepost.remp.queue.state import SKEW_MS
 from tests.worlds.catchain.catchain_attackers import Attacker, Backdater, Foredater, world_with
@@ -223,6 +225,7 @@ class Clocked:
         dates = DateRules(START_MS, SKEW_MS, date_in, is_bare)
         self.unix_ms = START_MS
         self.delivered: list[Deliver] = []
+        self.made: list[bytes] = []
         self.member = self._member(keys, 0, dates)
         self._author = self._member(keys, 1, dates)
         self._payloads: list[bytes] = []
@@ -248,6 +251,14 @@ class Clocked:
         self.frames.append(made[0].frame)
         return made[0].frame
 
+    def fork(self, date_ms: int) -> bytes:
+        """Return a second block of member 1 at height 1, with this date."""
+        payload, graph = encode_payload([Totals(date_ms)], 99), self.member.graph
+        root = root_reference(graph.incarnation, graph.size)
+        of_data = data_hash(payload, root, (), graph.rules.version)
+        signature = ed25519.sign(seed_of(1), block_id(graph.incarnation, graph.key_ids[1], 1, of_data))
+        return Block(graph.incarnation, 1, 1, root, (), signature, payload).encode()
+
     def show(self, frame: bytes, now: float) -> None:
         self.do(self.member.frame_received(1, frame, now), now)
 
@@ -257,6 +268,7 @@ class Clocked:
     def do(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
+                self.made += [effect.frame] if effect.is_own else []
                 self.do(self.member.stored(effect.block_hash, now), now)
             elif isinstance(effect, Deliver):
                 self.delivered.append(effect)
@@ -272,6 +284,23 @@ def test_a_block_is_taken_at_the_skew_and_held_beyond_it() -> None:
     clocked.unix_ms += 1
     clocked.tick(40.001)
     assert len(clocked.delivered) == 2
+
+
+def test_a_block_with_a_fork_proof_has_date_and_totals_too() -> None:
+    clocked = Clocked()
+    clocked.show(clocked.block_of(START_MS, 20.0), 20.0)
+    clocked.made.clear()
+    clocked._payloads.append(encode_payload([Totals(START_MS + 7)], 1))
+    clocked.show(clocked.fork(START_MS + 1), 21.0)
+    (frame,) = clocked.made
+    payload = decode_update(frame).payload
+    proof, upper = read_fork_proof(payload), upper_part(payload)
+    assert proof is not None
+    assert upper is not None
+    assert (proof.source, date_in(upper)) == (1, START_MS + 7)
+    own = clocked.member.graph.top(0)
+    assert own.dates is not None
+    assert own.dates.own_ms == START_MS + 7
 
 
 def test_one_block_of_each_member_is_held() -> None:
