@@ -225,8 +225,9 @@ class FullNode:
             self._expect(parsed)
             self._follow(message, earlier, RecordEvent.REFUSED_BY_ACCOUNT)
             raise _known_already(message_id, "is with a validator already")
-        if self._ledger.holds_twin(message):
-            self._expect(parsed)  # the other message has ended this one
+        is_expired = parsed.expires_at_s is not None and parsed.expires_at_s * 1_000 <= self.now_ms
+        if is_expired or self._ledger.holds_twin(message):
+            self._expect(parsed)  # it has an end: it expired, or the other message has ended it
         self.reject(message_id, reason, earlier or EarlierIds())
         return Submission(message_id, reason)
 

@@ -249,6 +249,17 @@ def end_in(evidence: ShardEvidence, message: ReadMessage) -> End | None:
     )
 
 
+def is_too_late(evidence: ShardEvidence, message: ReadMessage) -> bool:
+    """Return whether neither this state nor a later one can prove an end that it does not show: the chain has forgotten
+    inclusions of the time in which the message could be executed.
+    """
+    if message.expires_at_s == NEVER:
+        return False
+    expires_ms = message.expires_at_s * 1_000
+    first_ms = expires_ms - evidence.sealed.configuration.expiry_ahead_max_ms
+    return evidence.state.time_ms >= expires_ms and evidence.state.remembers_from_ms > first_ms
+
+
 def _account_proof(accounts: HashTree[Account], address: bytes, account: Account) -> AccountProof:
     return AccountProof(ProofPath(accounts.path(address).siblings), account.balance, account.memory)
 
@@ -387,6 +398,8 @@ class ProofMaker:
         if not evidence.state.shard.holds(external.workchain, external.account):
             return
         end = end_in(evidence, message)
+        if end is None and is_too_late(evidence, message):
+            self.forget(message_id)
         if end is not None:
             self.forget(message_id)
             own = OwnPart(evidence.sealed.block_id.root_hash, evidence.shard, end)

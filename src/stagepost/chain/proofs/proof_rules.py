@@ -58,6 +58,7 @@ class Refusal(StrEnum):
 
     FORM = "the bytes are not a valid proof"
     OTHER_FILE = "the file names another kind or id than its proof"
+    OTHER_MESSAGE = "the proof shows another end, or that of another message"
     UNKNOWN_BEGIN = "the proof begins at a key block that the verifier does not know"
     SECOND_KEY_BLOCK = "the proof has another key block than the checkpoint with the same number"
     SKIPPED_CHECKPOINT = "the proof goes past the checkpoint and not through it"
@@ -159,6 +160,16 @@ class ProofVerifier:
                 f"the file says {kind} of {message_id.hex()}, the proof {checked.kind} of {checked.message_id.hex()}",
             )
         return checked
+
+    def require_never(self, content: bytes, message: bytes) -> None:
+        """Return if the proof file shows that `message` was never executed; `ProofRefused` if it shows anything else."""
+        checked = self.check_file(content)
+        message_id = sha256(message).digest()
+        if checked.kind is not EndKind.NEVER or checked.message_id != message_id:
+            refuse(
+                Refusal.OTHER_MESSAGE,
+                f"it shows {checked.kind} of {checked.message_id.hex()}, not never of {message_id.hex()}",
+            )
 
     def check(self, proof: MessageProof) -> CheckedEnd:
         """Return the end that the proof shows; `ProofRefused` if it shows none."""
