@@ -7,7 +7,7 @@ process before that leaves the tables as they were, and the batch is taken again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from enum import Enum
 from functools import partial
@@ -21,9 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from stagepost.errors import ConfigError
 from stagepost.pipeline import schemas
 from stagepost.pipeline.proof_step import ProofStep
-from stagepost.pipeline.sources.dumps import Dump
+from stagepost.pipeline.sources.dumps import Dump, Record, records_of
+from stagepost.pipeline.sources.topic_places import TopicPlace
+from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.pipeline.sources.topic_records import range_records
 from stagepost.pipeline.spark import interpreted
-from stagepost.pipeline.steps.checked_files import ACCOUNT, Target, checking_pieces, checking_raw
+from stagepost.pipeline.steps.checked_files import ACCOUNT, Part, Target, checking_parts, checking_raw
 from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.messages import Moment, at_moment, lives
 from stagepost.pipeline.steps.reports import Inputs, write_others
@@ -173,7 +176,18 @@ class Driver:
         """Take a dump as one batch; workers read, check and write its lines in one go. Return False if it was
         taken before.
         """
-        return self._take(lambda: self._checked_dump(dump), evaluation, batch_name)
+        return self._take(
+            lambda: self._checked_parts(dump.pieces, records_of, len(dump.pieces)), evaluation, batch_name
+        )
+
+    def take_ranges(
+        self, place: TopicPlace, ranges: Sequence[Range], evaluation: Evaluation, batch_name: BatchName
+    ) -> bool:
+        """Take ranges of topics as one batch, in the same way as a dump, in one task for each core: small parts have their price."""
+        read, tasks = partial(range_records, place), self.spark.sparkContext.defaultParallelism
+        # Ranges of one topic come one after another, and some topics take longer to check.
+        spread = [one for first in range(tasks) for one in ranges[first::tasks]]
+        return self._take(lambda: self._checked_parts(spread, read, tasks), evaluation, batch_name)
 
     def _take(self, write: Write, evaluation: Evaluation, batch_name: BatchName) -> bool:
         if batch_name.is_taken(self.tables.manifest):
@@ -337,11 +351,13 @@ class Driver:
         near = schemas.expect(raw, schemas.RAW).coalesce(self.spark.sparkContext.defaultParallelism)
         return self._accounts(near.mapInArrow(checking_raw(self._sets_file, self._target()), ACCOUNT))
 
-    def _checked_dump(self, dump: Dump) -> Batch:
-        if not dump.pieces:
+    def _checked_parts(
+        self, parts: Sequence[Part], read: Callable[[Part], Iterator[Record]], tasks: int
+    ) -> Batch:
+        if not parts:
             return Batch()
-        numbers = self.spark.range(0, len(dump.pieces), 1, len(dump.pieces))
-        step = checking_pieces(dump.pieces, self._sets_file, self._target())
+        numbers = self.spark.range(0, len(parts), 1, min(tasks, len(parts)))
+        step = checking_parts(parts, read, self._sets_file, self._target())
         return self._accounts(numbers.mapInArrow(step, ACCOUNT))
 
     def _accounts(self, accounts: DataFrame) -> Batch:
@@ -568,20 +584,13 @@ class Driver:
         if not before.reports.are_all_made:
             days |= {one.day for name in (RECORDS, MESSAGES) for one in self.tables.table(name).held()}
         made: dict[str, list[DataFile]] = {}
-        rows = sum(one.rows for one in self.tables.table(RECORDS).held(days))
-
-        def write(frame: DataFrame, name: str) -> list[DataFile]:
-            made[name] = self.tables.write(frame, name, rows)
-            return made[name]
-
         moment = self.moment(before.total, evaluation)
         is_published = False
         epochs: set[int] = set()
         try:
             if days:
-                epochs = write_others(
-                    Inputs(self.spark, self.tables, sorted(days), self.sets, moment), write, after_each
-                )
+                inputs = Inputs(self.spark, self.tables, sorted(days), self.sets, moment)
+                epochs = write_others(inputs, made, after_each)
             with self.tables.changing():
                 if not _is_same_ground(before, self.tables.manifest):
                     return

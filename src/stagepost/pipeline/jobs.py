@@ -17,6 +17,8 @@ from stagepost.pipeline.sources.dumps import Dump
 from stagepost.pipeline.sources.kafka import read_note, write_note
 from stagepost.pipeline.sources.sources import Topics
 from stagepost.pipeline.sources.survey import Surveyed
+from stagepost.pipeline.sources.topic_places import place_of
+from stagepost.pipeline.sources.topic_ranges import divided
 from stagepost.pipeline.tables.former import ImportSource
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest, OfDump
 from stagepost.pipeline.tables.store import TableStore
@@ -155,8 +157,9 @@ def backfill_range(
     tables = Tables(out, at_point=at_point)
     try:
         driver = Driver(spark, tables, sets_file, genesis=genesis)
-        raw = topics.ranges(spark, surveyed.ranges)
-        driver.take(raw, Evaluation(what=Evaluated.NOTHING), OfDump(surveyed.digest))
+        ranges = list(divided(surveyed.ranges))
+        nothing = Evaluation(what=Evaluated.NOTHING)
+        driver.take_ranges(place_of(topics.options), ranges, nothing, OfDump(surveyed.digest))
         driver.refresh(evaluation)
         return tables.manifest
     finally:

@@ -20,11 +20,15 @@ from pyspark.sql.types import (
 )
 
 from stagepost.errors import LocalProtocolError
+from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.remp.receipts.status import Stage
 
 _text, _long, _int, _bytes, _flag = StringType(), LongType(), IntegerType(), BinaryType(), BooleanType()
-_ints = ArrayType(_int)
-_double = DoubleType()
+_TYPES: dict[str, DataType] = {
+    **{"string": _text, "long": _long, "integer": _int, "binary": _bytes, "boolean": _flag},
+    **{"double": DoubleType(), "array<integer>": ArrayType(_int)},
+}
+"""Types by their names in the dictionary."""
 
 STAGES = tuple(stage.value for stage in Stage)
 """Stages of a message's life, in order; each has a column `<stage>_ms`."""
@@ -32,6 +36,11 @@ STAGES = tuple(stage.value for stage in Stage)
 
 def _schema(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind, nullable=True) for name, kind in columns.items()])
+
+
+def _table(name: str) -> StructType:
+    """Return the schema of a table of the dictionary."""
+    return _schema(**{column.name: _TYPES[column.type] for column in BY_NAME[name].columns})
 
 
 _stages: dict[str, DataType] = {f"{stage}_ms": _long for stage in STAGES}
@@ -95,21 +104,7 @@ with stages, ids and hashes. For quarantined records it has another row, in whic
 the raw values. Each proof that holds is a row, too, with the end that it shows.
 """
 
-MESSAGES = _schema(
-    message_id=_text,
-    verdict=_text,
-    **_stages,
-    session_id=_text,
-    validators=_int,
-    queued_at=_ints,
-    rejected_by=_ints,
-    silent=_ints,
-    delivery_id=_text,
-    dmq_id=_text,
-    receipts=_long,
-    receipts_bad=_long,
-    **_proved,
-)
+MESSAGES = _table("messages")
 _life = _schema(
     verdict_alive=_text, verdict_over=_text, first_seen_ms=_long, days=ArrayType(_text), ends=ArrayType(_text)
 )
@@ -132,189 +127,10 @@ LIVES = StructType(
 `day_before`.
 """
 
-RECEIPTS = _schema(
-    message_id=_text,
-    kind=_text,
-    level=_int,
-    status=_text,
-    timestamp_ms=_long,
-    source_id=_text,
-    role=_text,
-    session_hint=_text,
-    error=_text,
-    block_id=_text,
-    block_seqno=_long,
-    shard=_text,
-    wc=_int,
-    mc_block_id=_text,
-    mc_block_seqno=_long,
-    signed_hash=_text,
-)
-QUARANTINE = _schema(
-    reason=_text,
-    topic=_text,
-    partition=_int,
-    offset=_long,
-    arrived_ms=_long,
-    message_id=_text,
-    raw=_bytes,
-)
-PROOFS = _schema(
-    message_id=_text,
-    **_proved,
-    refusal=_text,
-    time_ms=_long,
-    master_block=_text,
-    signers=_int,
-    validators=_int,
-    signed_hash=_text,
-)
-VALIDATORS = _schema(
-    session_id=_text,
-    validator=_int,
-    source_id=_text,
-    messages=_long,
-    queued_first=_long,
-    median_queue_ms=_long,
-    p95_queue_ms=_long,
-    silent=_long,
-    contradictions=_long,
-    bad_signatures=_long,
-    open_new=_long,
-)
-STAGE_LATENCY = _schema(
-    stage=_text, wc=_int, shard=_text, bucket_ms=_long, count=_long, p50_ms=_long, p95_ms=_long, p99_ms=_long
-)
-REJECTIONS = _schema(message_id=_text, source_id=_text, level=_int, error=_text, timestamp_ms=_long)
-REPLAYS = _schema(message_id=_text, where=_text, count=_long, first_ms=_long, last_ms=_long)
-COMPLAINTS = _schema(
-    complaint_id=_text, kind=_text, message_id=_text, source_id=_text, session_id=_text, evidence=_text
-)
-ALERTS = _schema(alert_id=_text, kind=_text, subject=_text, since_ms=_long, detail=_text)
-DMQ_MESSAGES = _schema(
-    dmq_id=_text,
-    pool_id=_text,
-    kes_period=_long,
-    expires_at=_long,
-    received_ms=_long,
-    body_bytes=_long,
-    valid=_flag,
-)
-DELIVERY_EVENTS = _schema(
-    delivery_id=_text,
-    status=_text,
-    tier=_text,
-    topic=_text,
-    timestamp_ms=_long,
-    attempt=_long,
-    dmq_id=_text,
-    error=_text,
-    acked_by=_text,
-)
-POOL_STAKES = _schema(
-    network_magic=_long,
-    epoch=_long,
-    era=_int,
-    from_ms=_long,
-    to_ms=_long,
-    taken_ms=_long,
-    kes_evolutions_max=_int,
-    digest=_text,
-    part=_int,
-    parts=_int,
-    pools=_long,
-    total_stake=_long,
-    quorum=_long,
-    indexes_drawn=_long,
-    phi_f=_double,
-    quorum_share=_double,
-    pool_id=_text,
-    stake=_long,
-)
-MITHRIL_SIGNATURES = _schema(
-    dmq_id=_text,
-    pool_id=_text,
-    received_ms=_long,
-    epoch=_long,
-    variant=_int,
-    beacon=_text,
-    entity=_text,
-    entity_before=_text,
-    timeout_ms=_long,
-    form=_text,
-    sigma=_text,
-    body_hash=_text,
-    signer_index=_long,
-    indexes=_ints,
-    certificate_number=_long,
-    start_kes_period=_long,
-    kes_period=_long,
-)
-MITHRIL_BEACONS = _schema(
-    epoch=_long,
-    variant=_int,
-    beacon=_text,
-    entity=_text,
-    entity_before=_text,
-    first_ms=_long,
-    last_ms=_long,
-    pools=_long,
-    stake=_long,
-    total_stake=_long,
-    adoption_percent=_double,
-    unstaked_pools=_long,
-    unknown_pools=_long,
-    indexes=_long,
-    quorum=_long,
-    quorum_percent=_double,
-    expected_percent=_double,
-    half_ms=_long,
-    quorum_ms=_long,
-    late=_long,
-    repeats=_long,
-    reencoded=_long,
-    equivocating=_long,
-    other_epoch=_long,
-)
-MITHRIL_POOLS = _schema(
-    epoch=_long,
-    pool_id=_text,
-    stake=_long,
-    share_percent=_double,
-    signed=_long,
-    silent=_long,
-    median_late_ms=_long,
-    p95_late_ms=_long,
-    late=_long,
-    repeats=_long,
-    reencoded=_long,
-    equivocations=_long,
-    other_epoch=_long,
-    certificate_number=_long,
-    certificates=_long,
-    kes_periods_left=_long,
-    forms=_text,
-)
-
-TABLES = {
-    "messages": MESSAGES,
-    "receipts": RECEIPTS,
-    "quarantine": QUARANTINE,
-    "proofs": PROOFS,
-    "validators": VALIDATORS,
-    "stage_latency": STAGE_LATENCY,
-    "rejections": REJECTIONS,
-    "replays": REPLAYS,
-    "complaints": COMPLAINTS,
-    "alerts": ALERTS,
-    "dmq_messages": DMQ_MESSAGES,
-    "delivery_events": DELIVERY_EVENTS,
-    "pool_stakes": POOL_STAKES,
-    "mithril_signatures": MITHRIL_SIGNATURES,
-    "mithril_beacons": MITHRIL_BEACONS,
-    "mithril_pools": MITHRIL_POOLS,
-}
+TABLES = {name: _table(name) for name in BY_NAME}
 """Schemas of the tables that people read, by name."""
+
+RECEIPTS, QUARANTINE, PROOFS = TABLES["receipts"], TABLES["quarantine"], TABLES["proofs"]
 
 STORED = {**TABLES, "messages": MESSAGE_ROWS, "records": RECORDS, "state": STATE}
 """Schemas of the tables that are stored, by name, without the column `day` that each of them has as its last."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -25,10 +26,13 @@ from stagepost.pipeline.sources.checkpoint_fit import (
 )
 from stagepost.pipeline.sources.sets_source import SetsSource
 from stagepost.pipeline.sources.sources import RecordSource, Topics
-from stagepost.pipeline.sources.topic_marks import require_going_on
+from stagepost.pipeline.sources.topic_marks import TopicBegunAnew, require_going_on
+from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
+from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.pipeline.sources.topic_source import TopicStreamReader, batches
 from stagepost.pipeline.spark import UPKEEP
 from stagepost.pipeline.tables.delta import day_of
-from stagepost.pipeline.tables.manifest import Manifest, OfStream
+from stagepost.pipeline.tables.manifest import BatchName, Manifest, OfStream
 from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.pipeline.tables.tables import Point, Tables, pass_by, root_cause
@@ -131,6 +135,13 @@ class Following:
         self._evaluated_at = self._whole_at = time.monotonic()
 
     def take(self, raw: DataFrame, number: int) -> None:
+        """Take a batch that Spark has planned."""
+        self._take(partial(self._driver.take, raw), number)
+
+    def take_ranges(self, place: TopicPlace, ranges: Sequence[Range], number: int) -> None:
+        self._take(partial(self._driver.take_ranges, place, ranges), number)
+
+    def _take(self, take: Callable[[Evaluation, BatchName], bool], number: int) -> None:
         with self._turn:
             if self.is_told.is_set():
                 raise StreamIsOver
@@ -138,7 +149,7 @@ class Following:
             # A run that takes what is there evaluates once, at its end.
             what = Evaluated.NOTHING if self._options.is_once else Evaluated.MESSAGES
             name = OfStream(STREAM, number, planned_text(self._checkpoint, number))
-            if self._driver.take(raw, self._moment(what), name):
+            if take(self._moment(what), name):
                 self._evaluated_at = time.monotonic()
                 self._say(f"batch {number}: {self._tables.manifest.total.rows} records in all")
                 self._tidy()
@@ -255,6 +266,10 @@ def follow(
 def _follow(spark: SparkSession, following: Following, options: StreamOptions, checkpoint: Path) -> None:
     source = options.records()
     _require_going_on(source, options, checkpoint)
+    if options.is_once and isinstance(source, Topics):
+        _take_present(source, following, options, checkpoint)
+        following.finish()
+        return
     writer = source.stream(spark, options.rows_max).writeStream.foreachBatch(following.take)
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
     trigger = {"availableNow": True} if options.is_once else {"processingTime": f"{options.every_s} seconds"}
@@ -270,6 +285,22 @@ def _follow(spark: SparkSession, following: Following, options: StreamOptions, c
         _require_going_on(source, options, checkpoint)
         raise StorageError(f"the stream stopped: {root_cause(str(failure))}", advice="see the log with -v")
     following.finish()
+
+
+def _take_present(source: Topics, following: Following, options: StreamOptions, checkpoint: Path) -> None:
+    """Take the records that are there now, in the batches and the checkpoint that a stream of Spark would have.
+
+    To start such a stream takes Spark longer than to check thousands of records.
+    """
+    place = place_of(source.options)
+    reader = TopicStreamReader(place, topics_of(source.options), options.rows_max)
+    try:
+        with _stopping(following.is_told), suppress(StreamIsOver):
+            for number, ranges in batches(checkpoint, reader, options.rows_max):
+                following.take_ranges(place, ranges, number)
+    except TopicBegunAnew:
+        _require_going_on(source, options, checkpoint)
+        raise
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from uuid import uuid4
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.small_files import replace_file
 from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.pipeline.tables.store import sync_file, sync_folder
 
 Marked = dict[str, dict[str, int | tuple[int, str]]]
 """Offsets of a stream by topic and partition; those of our own topics with the mark of the record before (`topic_marks`)."""
@@ -27,13 +29,19 @@ LOG_VERSION = "v1"
 FINISHED = f'{LOG_VERSION}\n{{"nextBatchWatermarkMs":0}}'
 """Content by which Spark knows that a batch is done."""
 
+PLANNED = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+"""Line of a planned batch that is of Spark's own: no stream of ours has watermarks or settings of its own."""
+
+CHECKPOINT_MODE = 0o644
+"""Bits, less the umask: as Spark writes it."""
+
 START_AGAIN = "put back the checkpoint that belongs to these tables, or make new tables with another --out"
 
 
 def require_fitting_checkpoint(checkpoint: Path, manifest: Manifest, stream: str) -> None:
     """Raise `ConfigError` in one sentence if the stream would not go on where these tables end."""
     taken = manifest.stream_batches.get(stream, -1)
-    planned, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
+    planned, finished = last_number(checkpoint / "offsets"), last_number(checkpoint / "commits")
     if taken > planned:
         raise ConfigError(
             f"the tables hold batch {taken} of the stream, and the checkpoint {checkpoint} "
@@ -65,23 +73,31 @@ def restore_checkpoint(checkpoint: Path, manifest: Manifest, stream: str) -> boo
     taken, text = manifest.stream_batches.get(stream, -1), manifest.offsets.get(stream, "")
     if taken < 0 or not text or any((checkpoint / name).exists() for name in ("offsets", "commits")):
         return False
+    # Spark looks at the batch before, too, and takes nothing from it when the last one is done.
+    for number in range(max(0, taken - 1), taken + 1):
+        write_checkpoint(checkpoint, "offsets", number, text)
+        write_checkpoint(checkpoint, "commits", number, FINISHED)
+    return True
+
+
+def write_checkpoint(checkpoint: Path, name: str, number: int, content: str) -> None:
+    """Write the entry of a batch among the `offsets` or `commits` of a checkpoint, durably."""
     try:
-        for name, content in (("offsets", text), ("commits", FINISHED)):
-            (checkpoint / name).mkdir(parents=True)
-            # Spark looks at the batch before, too, and takes nothing from it when the last one is done.
-            for number in range(max(0, taken - 1), taken + 1):
-                (checkpoint / name / str(number)).write_text(content, encoding="utf-8")
-        (checkpoint / "metadata").write_text(f'{{"id":"{uuid4()}"}}', encoding="utf-8")
+        (checkpoint / name).mkdir(parents=True, exist_ok=True)
+        if not (checkpoint / "metadata").exists():
+            replace_file(checkpoint / "metadata", f'{{"id":"{uuid4()}"}}'.encode(), CHECKPOINT_MODE)
+        replace_file(checkpoint / name / str(number), content.encode(), CHECKPOINT_MODE)
+        sync_file(checkpoint / name / str(number))
+        sync_folder(checkpoint / name)
     except OSError as error:
         raise StorageError(
             f"the checkpoint {checkpoint} cannot be written: {error.strerror}", advice="see --out"
         ) from error
-    return True
 
 
 def planned_offsets(checkpoint: Path) -> Marked:
     """Return how far the last batch reads that was planned; empty where none was."""
-    planned = _last(checkpoint / "offsets")
+    planned = last_number(checkpoint / "offsets")
     return read_offsets(checkpoint / "offsets" / str(planned)) if planned >= 0 else {}
 
 
@@ -112,7 +128,7 @@ def parsed_offsets(text: str, where: str) -> Marked:
         ) from error
 
 
-def _last(folder: Path) -> int:
+def last_number(folder: Path) -> int:
     return max(_numbers(folder), default=-1)
 
 

@@ -80,6 +80,11 @@ def lines_of(piece: Piece) -> Iterator[bytes]:
     return iter(lines)
 
 
+def records_of(piece: Piece) -> Iterator[Record]:
+    """Yield the record of each line of a piece."""
+    return (read_line(line, number) for number, line in enumerate(lines_of(piece), start=piece.line))
+
+
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 

@@ -4,11 +4,8 @@ it runs.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from stagepost.pipeline.sources.topic_ranges import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,11 +30,3 @@ class Topics(NamedTuple):
         register(spark)
         reading = spark.readStream.format(FORMAT).options(**self.options)
         return reading.option("maxRows", str(rows_max)).load()
-
-    def ranges(self, spark: SparkSession, wanted: Sequence[Range]) -> DataFrame:
-        """Return these records and no others."""
-        from stagepost.pipeline.sources.topic_source import FORMAT, register
-
-        register(spark)
-        reading = spark.read.format(FORMAT).options(**self.options)
-        return reading.option("ranges", json.dumps([list(one) for one in wanted])).load()

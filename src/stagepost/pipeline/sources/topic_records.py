@@ -14,8 +14,13 @@ from stagepost.pipeline.steps.columns import arrow_schema, batch_of
 from stagepost.topics.batch import Read
 
 
+def range_records(place: TopicPlace, wanted: Range) -> Iterator[Record]:
+    """Yield the records of a range, always the same for the same range; `OffsetGone` if retention removed them."""
+    return (record for reads in place.reads(wanted) for record in records_of(wanted, reads))
+
+
 def read_range(place: TopicPlace, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range, always the same for the same range; `OffsetGone` if retention removed them."""
+    """Yield the same as rows, in batches."""
     schema = arrow_schema(RAW)
     for reads in place.reads(wanted):
         yield batch_of(list(records_of(wanted, reads)), schema)

@@ -8,16 +8,16 @@ A single one of these options says where topics are read:
                in the folder `retained`, and read from there
 
 `topic` names the topics, with commas (those of the pipeline if it is not given); `maxRows` is the greatest
-number of records of one batch of a stream; `ranges` is for a batch: a JSON list of [topic, partition, first
-offset, offset behind the last]. Nothing is open between two calls: every task opens the log for itself, and
-the log gives the same records for the same offsets every time.
+number of records of one batch of a stream. Nothing is open between two calls: every task opens the log for itself,
+and the log gives the same records for the same offsets every time.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -31,10 +31,18 @@ from pyspark.sql.types import StructType
 
 from stagepost.errors import ConfigError
 from stagepost.pipeline.schemas import RAW
-from stagepost.pipeline.sources.checkpoint_fit import Marked
+from stagepost.pipeline.sources.checkpoint_fit import (
+    FINISHED,
+    LOG_VERSION,
+    PLANNED,
+    Marked,
+    last_number,
+    read_offsets,
+    write_checkpoint,
+)
 from stagepost.pipeline.sources.topic_marks import offsets_of, require_same_topics, with_marks
 from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
-from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, divided, tasks
+from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, tasks
 from stagepost.pipeline.sources.topic_records import read_range
 from stagepost.topics.names import KNOWN
 
@@ -56,25 +64,19 @@ class TopicSource(DataSource):  # type: ignore[misc]  # Spark comes without type
         return RAW
 
     def reader(self, schema: StructType) -> TopicReader:
-        return TopicReader(place_of(self.options), topics_of(self.options), _ranges(self.options))
+        return TopicReader(place_of(self.options), topics_of(self.options))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # Spark's name
         return TopicStreamReader(place_of(self.options), topics_of(self.options), _rows_max(self.options))
 
 
 class TopicReader(DataSourceReader):  # type: ignore[misc]  # Spark comes without types where it is not installed
-    """All records that are there when the plan is made, or the ranges that were asked for."""
+    """All records that are there when the plan is made."""
 
-    def __init__(
-        self, place: TopicPlace, topics: tuple[str, ...] | None, ranges: list[Range] | None = None
-    ) -> None:
-        self._place = place
-        self._topics = topics
-        self._ranges = ranges
+    def __init__(self, place: TopicPlace, topics: tuple[str, ...] | None) -> None:
+        self._place, self._topics = place, topics
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._ranges is not None:
-            return [RangePartition(one) for one in divided(self._ranges)]
         self._place.catch_up()
         start, end = self._place.bounds()
         missing = [name for name in self._topics or () if name not in end]
@@ -111,6 +113,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: Marked, limit: ReadLimit) -> Marked:
+        if isinstance(limit, ReadAllAvailable):
+            return self.latest(start, None)
+        return self.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max)
+
+    def latest(self, start: Marked, rows_max: int | None) -> Marked:
+        """Return the end of the batch after `start`, which has at most `rows_max` records."""
         if self._bound is None:
             self._place.keep_up()
         end = self._bound if self._bound is not None else self._newest()
@@ -119,8 +127,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return start
         # Before a batch is planned: offsets of another topic must not get into the checkpoint.
         require_same_topics(self._place, start, self._topics)
-        if not isinstance(limit, ReadAllAvailable):
-            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max
+        if rows_max is not None:
             end = at_most(before, end, rows_max)
         return with_marks(self._place, start, end)
 
@@ -139,6 +146,29 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return _chosen(self._place.bounds()[1], self._topics)
 
 
+def batches(checkpoint: Path, reader: TopicStreamReader, rows_max: int) -> Iterator[tuple[int, list[Range]]]:
+    """Yield the batches of all records that `reader` finds now, with their numbers, after the one that was planned and not
+    finished. The checkpoint is kept as Spark keeps it; a batch is finished when the next one is asked for.
+    """
+    number, finished = last_number(checkpoint / "offsets"), last_number(checkpoint / "commits")
+    reader.prepareForTriggerAvailableNow()
+    start: Marked = {topic: dict(one.items()) for topic, one in reader.initialOffset().items()}
+    if finished >= 0:
+        start = read_offsets(checkpoint / "offsets" / str(finished))
+    while True:
+        if number > finished:
+            end = read_offsets(checkpoint / "offsets" / str(number))
+        elif (end := reader.latest(start, rows_max)) == start:
+            return
+        else:
+            number += 1
+            planned = f"{LOG_VERSION}\n{PLANNED}\n{msgspec.json.encode(end).decode()}"
+            write_checkpoint(checkpoint, "offsets", number, planned)
+        yield number, [Range(*one.value) for one in reader.partitions(start, end)]
+        write_checkpoint(checkpoint, "commits", number, FINISHED)
+        start, finished = end, number
+
+
 def register(spark: SparkSession) -> None:
     spark.dataSource.register(TopicSource)
 
@@ -153,16 +183,3 @@ def _rows_max(options: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"maxRows is {text!r}", advice="give a number of records from 1 on")
     return int(text)
-
-
-def _ranges(options: Mapping[str, str]) -> list[Range] | None:
-    text = options.get("ranges")
-    if text is None:
-        return None
-    try:
-        return [Range(str(topic), *map(int, numbers)) for topic, *numbers in json.loads(text)]
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"the option ranges is no list of ranges: {error}",
-            advice='write [["topic", partition, from, to], …]',
-        ) from None

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stagepost.pipeline.schemas import QUARANTINE, RAW, RECEIPTS, RECORDS, STATE
-from stagepost.pipeline.sources.dumps import Piece, Record, lines_of, read_line
+from stagepost.pipeline.sources.dumps import Record
 from stagepost.pipeline.steps.columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.partial_state import ROWS_MAX, PartialState
@@ -60,6 +60,8 @@ _MEANINGS = {kind.name: (int(kind.level), kind.status.value) for kind in KINDS}
 _NO_MEANING = (None, None)
 
 Batches = Iterator[pa.RecordBatch]
+Part = TypeVar("Part")
+"""Piece of a dump, or range of a topic."""
 
 
 class Rows(NamedTuple):
@@ -88,15 +90,15 @@ def checking_raw(sets_file: bytes, target: Target) -> Callable[[Batches], Batche
     return check
 
 
-def checking_pieces(
-    pieces: Sequence[Piece], sets_file: bytes, target: Target
+def checking_parts(
+    parts: Sequence[Part], read: Callable[[Part], Iterator[Record]], sets_file: bytes, target: Target
 ) -> Callable[[Batches], Batches]:
-    """Return a function that checks pieces of dumps; the rows that come in are their numbers."""
+    """Return a function that reads and checks parts of the input; the rows that come in are their numbers."""
 
     def check(batches: Batches) -> Batches:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-        lines = (rows for number in numbers for rows in _rows_of_piece(pieces[number]))
-        yield from _accounted(lines, sets_file, target)
+        rows = (rows for number in numbers for rows in rows_of(read(parts[number])))
+        yield from _accounted(rows, sets_file, target)
 
     return check
 
@@ -106,9 +108,9 @@ def _rows_of_batch(batch: pa.RecordBatch) -> Rows:
     return Rows(columns, [Record(*row) for row in zip(*(one.to_pylist() for one in columns), strict=True)])
 
 
-def _rows_of_piece(piece: Piece) -> Iterator[Rows]:
+def rows_of(records: Iterator[Record]) -> Iterator[Rows]:
+    """Yield records in batches, as `CheckedFiles` takes them."""
     schema = arrow_schema(RAW)
-    records = (read_line(line, number) for number, line in enumerate(lines_of(piece), start=piece.line))
     while rows := list(islice(records, ROWS_PER_BATCH)):
         yield Rows(arrays_of(rows, schema), rows)
 

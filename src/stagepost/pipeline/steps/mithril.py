@@ -1,4 +1,4 @@
-"""The tables of the observatory: stake by epoch and signatures of Mithril by day, beacons and pools by epoch.
+"""The tables of the observatory by epoch: beacons and pools, from signatures of Mithril and stake by day.
 
 The same figures as `dmq.mithril.observatory`, for all of history. A figure that needs a stake or parameters which are not
 known is null, never 0.
@@ -6,138 +6,48 @@ known is null, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.mithril.body import decode_body
-from stagepost.dmq.mithril.observatory import Sighting, entity_names
-from stagepost.dmq.mithril.stake_parts import decode_stake_part
-from stagepost.errors import DecodeError
-from stagepost.pipeline.schemas import (
-    MITHRIL_BEACONS,
-    MITHRIL_POOLS,
-    MITHRIL_SIGNATURES,
-    POOL_STAKES,
-    with_day,
-)
-from stagepost.pipeline.steps.columns import arrow_schema, batch_of
-from stagepost.pipeline.steps.other_checks import PROFILE
-from stagepost.topics import names as topics
-
-TOPICS = {"pool_stakes": topics.STAKE, "mithril_signatures": topics.DMQ_MESSAGES}
-"""Topics from which the tables by day of the observatory are made."""
+from stagepost.pipeline.schemas import TABLES
+from stagepost.pipeline.steps.columns import small_table
+from stagepost.pipeline.tables.delta import DataFile, held_ranges
+from stagepost.pipeline.tables.tables import Tables
 
 BEACON = ("epoch", "variant", "beacon")
 
-Rows = Iterator[tuple[Any, ...]]
 
+def write_epochs(
+    spark: SparkSession, tables: Tables, days: set[str], made: dict[str, list[str]], epochs: set[int]
+) -> dict[str, list[DataFile]]:
+    """Write the rows of some epochs: from files of the days as they are now, and of other days as they are stored."""
+    wanted = F.broadcast(small_table(spark, [(epoch,) for epoch in sorted(epochs)], "epoch long"))
 
-def pool_stakes(records: DataFrame) -> DataFrame:
-    """Return a row for each pool of each part of a distribution, as recorded on a day."""
-    found = (
-        _passing(records, topics.STAKE)
-        .groupBy("day", "value")
-        .agg(F.lit(0).cast("bigint").alias("received_ms"))
-    )
-    return found.mapInArrow(_step(_stake_rows, POOL_STAKES), with_day(POOL_STAKES))
+    def rows(name: str) -> DataFrame:
+        paths = [
+            held.path
+            for held, least, greatest in held_ranges(tables.table(name).require(), "epoch", "epoch")
+            if held.day not in days
+            and (least is None or greatest is None or any(least <= epoch <= greatest for epoch in epochs))
+        ]
+        found = tables.read_files(spark, name, [*made[name], *paths])
+        return found.join(wanted, on="epoch", how="left_semi")
 
-
-def mithril_signatures(records: DataFrame) -> DataFrame:
-    """Return a row for each valid message with a body of Mithril, with its first arrival on a day."""
-    found = (
-        _passing(records, topics.DMQ_MESSAGES)
-        .groupBy("day", "value")
-        .agg(F.min("arrived_ms").alias("received_ms"))
-    )
-    return found.mapInArrow(_step(_signature_rows, MITHRIL_SIGNATURES), with_day(MITHRIL_SIGNATURES))
-
-
-def _passing(records: DataFrame, topic: str) -> DataFrame:
-    return records.where((F.col("topic") == topic) & F.col("reason").isNull() & F.col("value").isNotNull())
-
-
-def _step(
-    rows_of: Callable[[bytes, int | None], Rows], schema: StructType
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = arrow_schema(with_day(schema))
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("day", "value", "received_ms"))
-            rows = [
-                (*row, day)
-                for day, value, received_ms in zip(*columns, strict=True)
-                for row in rows_of(value, received_ms)
-            ]
-            yield batch_of(rows, wanted)
-
-    return step
-
-
-def _stake_rows(value: bytes, _: int | None) -> Rows:
-    part = decode_stake_part(value)
-    parameters = part.parameters
-    for pool_id, stake in part.stakes.items():
-        yield (
-            part.network_magic,
-            part.epoch,
-            part.era,
-            part.from_ms,
-            part.to_ms,
-            part.taken_ms,
-            part.kes_evolutions_max,
-            part.digest,
-            part.part,
-            part.parts,
-            part.pools,
-            part.total_stake,
-            part.k,
-            part.m,
-            part.phi_f,
-            None if parameters is None else parameters.quorum_share,
-            pool_id,
-            stake,
-        )
-
-
-def _signature_rows(value: bytes, received_ms: int | None) -> Rows:
-    message = DmqMessage.decode(value, profile=PROFILE)
+    frames = EpochFrames(rows("mithril_signatures"), rows("pool_stakes"))
+    frames.heard.cache()
     try:
-        body = decode_body(message.body)
-    except DecodeError:
-        return  # of another program: the table `dmq_messages` has it
-    seen = Sighting.of(message, body, 0)
-    entity = body.entity
-    yield (
-        seen.dmq_id.hex(),
-        seen.pool_id.hex(),
-        received_ms,
-        entity.epoch,
-        entity.variant,
-        entity.beacon,
-        *entity_names(entity),
-        entity.timeout_ms,
-        body.form.value,
-        body.sigma.hex(),
-        seen.body_hash.hex(),
-        body.signer_index,
-        list(body.indexes),
-        seen.issue_number,
-        seen.start_kes_period,
-        seen.kes_period,
-    )
+        steps = {"mithril_beacons": mithril_beacons, "mithril_pools": mithril_pools}
+        return {name: tables.write(step(frames), name, 0) for name, step in steps.items()}
+    finally:
+        frames.heard.unpersist()
 
 
 class EpochFrames:
     """Signatures and stake of some epochs, joined, from which both tables by epoch are made."""
 
     def __init__(self, signatures: DataFrame, stakes: DataFrame) -> None:
-        once = [name for name in MITHRIL_SIGNATURES.fieldNames() if name != "received_ms"]
+        once = [name for name in TABLES["mithril_signatures"].fieldNames() if name != "received_ms"]
         every = signatures.groupBy(*once).agg(
             F.min("received_ms").alias("received_ms"), F.max("day").alias("day")
         )
@@ -276,7 +186,7 @@ def mithril_beacons(frames: EpochFrames) -> DataFrame:
         "expected_percent": 100.0 * expected / F.col("quorum"),
         "other_epoch": F.when(has_stake, F.col("outside")),
     }
-    return _shaped(joined, values, MITHRIL_BEACONS, frames.days)
+    return _shaped(joined, values, TABLES["mithril_beacons"], frames.days)
 
 
 def mithril_pools(frames: EpochFrames) -> DataFrame:
@@ -322,7 +232,7 @@ def mithril_pools(frames: EpochFrames) -> DataFrame:
         "other_epoch": F.when(F.col("total_stake").isNotNull(), F.coalesce("outside", F.lit(0))),
         "kes_periods_left": F.col("evolved") + F.col("kes_evolutions_max") - 1,
     }
-    return _shaped(joined, values, MITHRIL_POOLS, frames.days)
+    return _shaped(joined, values, TABLES["mithril_pools"], frames.days)
 
 
 def _shaped(joined: DataFrame, values: dict[str, Column], schema: StructType, days: DataFrame) -> DataFrame:

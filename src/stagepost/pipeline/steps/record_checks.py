@@ -1,5 +1,5 @@
 """Checks of one status record, in their order, and the columns that the tables keep of it: plain Python, run
-in Spark's workers; and the selection of records by the result.
+in Spark's workers.
 
 A signature is verified once for all copies of a receipt that one task sees: its validity depends on nothing
 else.
@@ -10,16 +10,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.remp.hex_text import JsonFault, read_hash, read_object
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected, SentToValidators, block_of
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX, Quarantined, Receipt, check
 from stagepost.remp.receipts.status import Kind
 from stagepost.remp.validator_sets import Role, ValidatorSets
-from stagepost.topics import names as topics
 
 OUTCOMES_REMEMBERED_MAX = 100_000
 """Outcomes in one task, at most. Beyond it the oldest are forgotten, and their copies checked again."""
@@ -147,12 +143,3 @@ def described(receipt: Receipt, digest: bytes, reason: str | None, role: str | N
         *((f"{block.shard:016x}", block.workchain) if block.is_named else (None, None)),
         *((master.root_hash.hex(), master.seqno) if master is not None and master.is_named else (None, None)),
     )
-
-
-def passing(records: DataFrame) -> DataFrame:
-    """Return the receipts that count, copies included."""
-    return records.where((F.col("topic") == topics.STATUSES) & F.col("reason").isNull())
-
-
-def quarantined(records: DataFrame) -> DataFrame:
-    return records.where(F.col("reason").isNotNull())

@@ -24,7 +24,6 @@ _MEMBERSHIPS = (
     "shard string, from_ms bigint, to_ms bigint>>"
 )
 _SESSIONS = "session int, session_id string, session_wc int, session_shard string"
-_MEMBERS = "session int, session_id string, validator int, source_id string"
 
 _Membership = dict[str, int | str | None]
 
@@ -60,16 +59,6 @@ def sessions_by_number(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
         for number, session in enumerate(by_age(sets))
     ]
     return small_table(spark, rows, _SESSIONS)
-
-
-def members(spark: SparkSession, sets: ValidatorSets) -> DataFrame:
-    """Return every member of every session."""
-    rows = [
-        (number, session.session_id.hex(), validator.index, validator.key_id.hex())
-        for number, session in enumerate(by_age(sets))
-        for validator in session.validators
-    ]
-    return small_table(spark, rows, _MEMBERS)
 
 
 _VALIDATORS_KINDS = tuple(kind for kind in KINDS if kind.level is not Level.FULLNODE)
@@ -210,8 +199,12 @@ def _members(condition: Column) -> Column:
 
 def said(is_meant: Callable[[Kind], bool]) -> Column:
     """Return whether the last status is of a kind for which `is_meant` holds."""
-    codes = [8 * int(kind.level) + kind.rank for kind in _VALIDATORS_KINDS if is_meant(kind)]
-    return F.coalesce(F.col("code").isin(codes), F.lit(False))
+    return F.coalesce(F.col("code").isin(codes(is_meant)), F.lit(False))
+
+
+def codes(is_meant: Callable[[Kind], bool]) -> list[int]:
+    """Return level and rank, in one number as `state.code` has them, of the kinds for which `is_meant` holds."""
+    return [8 * int(kind.level) + kind.rank for kind in _VALIDATORS_KINDS if is_meant(kind)]
 
 
 def is_queued(kind: Kind) -> bool:

@@ -6,13 +6,13 @@ files that end before it are passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from stagepost.pipeline.tables.delta import DAY, held_ranges
-from stagepost.pipeline.tables.look_up import LateMessages, is_message_id, queries
+from stagepost.pipeline.tables.delta import DAY, held_files, held_ranges
+from stagepost.pipeline.tables.look_up import LateMessages, is_message_id, queries, rows_of
 from stagepost.pipeline.tables.manifest import RECORDS, STATE
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.session_windows import END_MS, Window, joined_windows
@@ -34,13 +34,26 @@ _STATE = """
     SELECT DISTINCT s.message_id FROM state s JOIN changed c ON s.source_id = c.source_id
     WHERE s.last_ms >= c.from_ms AND c.to_ms = {end}
 """
-# A row of a validator may lie in several parts, before and after the window and none within.
+# A row of a validator may lie in several parts, before and after the window and none within. Who has a part that ends after the
+# window's beginning is looked up whole.
+_STATE_LATE = """
+    SELECT DISTINCT s.message_id FROM state s JOIN changed c ON s.source_id = c.source_id
+    WHERE c.to_ms < {end} AND s.last_ms >= c.from_ms
+"""
 _STATE_BETWEEN = """
     SELECT DISTINCT message_id FROM (
       SELECT s.message_id, s.source_id, c.from_ms, c.to_ms FROM state s JOIN changed c ON s.source_id = c.source_id
       WHERE c.to_ms < {end} GROUP BY ALL HAVING min(s.first_ms) <= c.to_ms AND max(s.last_ms) >= c.from_ms
     )
 """
+_SPAN = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("source_id", pa.string()),
+        ("first_ms", pa.int64()),
+        ("last_ms", pa.int64()),
+    ]
+)
 
 
 def touched_by_sets(
@@ -54,18 +67,35 @@ def touched_by_sets(
     if not len(changed):
         return LateMessages([], [])
     moments = joined_windows(window for windows in change.keys.values() for window in windows)
-    has_end = any(window.to_ms < END_MS for windows in change.keys.values() for window in windows)
     found: set[str] = set()
     near = _paths(records, moments, "timestamp_ms", "timestamp_ms")
     found |= _ids(store, RECORDS, near, changed, _RECORDS)
     near = _paths(state, moments, "first_ms", "last_ms")
     found |= _ids(store, STATE, near, changed, _STATE.format(end=INT64_MAX))
-    every = [held.path for held, _, _ in held_ranges(state, "first_ms", "last_ms")]
-    if has_end:
-        found |= _ids(store, STATE, every, changed, _STATE_BETWEEN.format(end=INT64_MAX))
+    found |= _between(store, state, change, changed)
     if len(found) > TOUCHED_BY_SETS_MAX:
         return None
-    return LateMessages(sorted(found), _days(store, every, found))
+    days = rows_of(state, found, pa.schema([(DAY, pa.string())]))[DAY]
+    return LateMessages(sorted(found), sorted(days.unique().to_pylist()))
+
+
+def _between(store: TableStore, state: DeltaTable, change: SetsChange, changed: pa.Table) -> set[str]:
+    """Return the messages with parts of a validator's row on both sides of a window that has an end."""
+    begins = [
+        window.from_ms for windows in change.keys.values() for window in windows if window.to_ms < END_MS
+    ]
+    if not begins:
+        return set()
+    late = _paths(state, [Window(min(begins), END_MS)], "first_ms", "last_ms")
+    several = _ids(store, STATE, late, changed, _STATE_LATE.format(end=INT64_MAX))
+    query = _STATE_BETWEEN.format(end=INT64_MAX)
+    if len(several) > TOUCHED_BY_SETS_MAX:
+        # A window of long ago: what came since is read once, whole.
+        return _ids(store, STATE, [one.path for one in held_files(state)], changed, query)
+    with queries(store, {}) as connection:
+        connection.register("changed", changed)
+        connection.register(STATE, rows_of(state, several, _SPAN))
+        return {one for (one,) in connection.execute(query).fetchall() if is_message_id(one)}
 
 
 def _rows(change: SetsChange) -> pa.Table:
@@ -96,17 +126,3 @@ def _ids(store: TableStore, name: str, paths: Sequence[str], changed: pa.Table, 
         connection.register("changed", changed)
         found = connection.execute(query).fetchall()
     return {one for (one,) in found if one is not None and is_message_id(one)}
-
-
-def _days(store: TableStore, paths: Sequence[str], message_ids: Iterable[str]) -> list[str]:
-    """Return the days on which records of messages arrived: their state has rows of each."""
-    wanted = sorted(message_ids)
-    if not wanted or not paths:
-        return []
-    # Written into the query, so that the filters of files are looked at.
-    listed = ", ".join(f"'{one}'" for one in wanted)
-    with queries(store, {STATE: (STATE, paths)}) as connection:
-        found = connection.execute(
-            f"SELECT DISTINCT {DAY}::VARCHAR FROM {STATE} WHERE message_id IN ({listed})"
-        ).fetchall()
-    return sorted(day for (day,) in found)
