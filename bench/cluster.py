@@ -32,7 +32,7 @@ from rigs.receipt_lines import EPOCH_MS, a_block, a_master_block, line_of, signe
 from rigs.remp_world import FULL_NODE, session, session_name, sets_file
 from rigs.spark_cluster import SparkCluster
 from stagepost.errors import ConfigError
-from stagepost.pipeline.sources.dumps import Dump, lines_of, read_line, survey
+from stagepost.pipeline.sources.dumps import Dump, lines_of, read_line, records_of, survey
 from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages
 from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
@@ -200,12 +200,12 @@ def _verified(spark: Any, cluster: SparkCluster, warm: Dump, whole: Dump, folder
 
 def _verify(spark: Any, dump: Dump, folder: Path) -> float:
     """Wall time of the workers' own step: lines read, parsed, checked, and written with their partial state."""
-    from stagepost.pipeline.steps.checked_files import ACCOUNT, Target, checking_pieces
+    from stagepost.pipeline.steps.checked_files import ACCOUNT, Target, checking_parts
     from stagepost.pipeline.tables.delta import today
     from stagepost.pipeline.tables.store import TableStore
 
     store = TableStore.at(folder / "checked" / secrets.token_hex(4))
-    step = checking_pieces(dump.pieces, SETS, Target(store, "0", today()))
+    step = checking_parts(dump.pieces, records_of, SETS, Target(store, "0", today()))
     began = time.perf_counter()
     accounts = spark.range(0, len(dump.pieces), 1, len(dump.pieces)).mapInArrow(step, ACCOUNT).collect()
     took_s = time.perf_counter() - began
