@@ -57,11 +57,13 @@ def following(spark: SparkSession, tmp_path: Path) -> Iterator[Following]:
 
 
 def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
-    spark: SparkSession, tmp_path: Path, run_seed: int
+    spark: SparkSession, tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from stagepost.pipeline import stream
     from stagepost.pipeline.sources.checkpoint_fit import STREAM
     from stagepost.pipeline.stream import follow
 
+    monkeypatch.setattr(stream, "LAST_BATCH_WITHIN_S", 300.0)  # the first batch of a JVM on a busy machine
     assert threading.current_thread() is threading.main_thread(), "or the signal would end the tests"
     lines = a_topic(tmp_path / "data", a_dump(6, run_seed)).read_bytes().splitlines()
     (tmp_path / "sets.json").write_bytes(sets_bytes())
@@ -90,6 +92,16 @@ def test_the_batch_in_hand_is_finished_and_the_rest_is_the_next_runs(
     finally:
         reader.close()
     assert found == recompute(lines, world_sets()).messages
+
+    more = records_of(a_dump(6, run_seed)[:10])
+    append_all(open_topic(tmp_path / "data", STATUSES), more)
+    told.clear()
+    again = follow(spark, options, at_point=at_point)
+
+    assert told, "Spark goes on in the checkpoint of a run that took what was there"
+    assert again.stream_batches[STREAM] == resumed.stream_batches[STREAM] + 1
+    assert counts(again)["rows"] == len(lines) + len(more)
+    assert counts(again)["counted"] == counts(resumed)["counted"]
 
 
 def test_a_batch_that_comes_after_the_end_is_not_taken(spark: SparkSession, following: Following) -> None:

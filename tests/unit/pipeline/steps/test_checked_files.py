@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rigs.receipt_lines import EPOCH_MS, line_of, signed
-from stagepost.pipeline.sources.dumps import survey
+from stagepost.pipeline.sources.dumps import records_of, survey
 from stagepost.pipeline.tables.delta import DataFile
 from stagepost.pipeline.tables.manifest import QUARANTINE, RECEIPTS, RECORDS, STATE, Batch
 from stagepost.pipeline.tables.store import TableStore
@@ -33,7 +33,7 @@ def task_of(folder: Path, lines: list[bytes]) -> Batch:
     target = checked_files.Target(TableStore.at(folder / "tables"), "00000001", "1970-01-01")
     task = checked_files.CheckedFiles(sets, target)
     for piece in survey(path).pieces:
-        for rows in checked_files._rows_of_piece(piece):
+        for rows in checked_files.rows_of(records_of(piece)):
             task.take(rows)
     return task.close()
 

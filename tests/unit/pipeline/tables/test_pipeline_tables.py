@@ -170,6 +170,31 @@ def test_validators_are_held_to_account(tables: Path, oracle: Recomputed) -> Non
     reader.close()
 
 
+def test_the_workers_of_a_cluster_make_the_same_reports_as_the_driver(
+    spark: SparkSession, tables: Path, dump: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagepost.pipeline.driver import Evaluation
+    from stagepost.pipeline.jobs import backfill
+    from stagepost.pipeline.steps import reports
+
+    monkeypatch.setattr(reports, "ROWS_HERE_MAX", 0)
+    monkeypatch.setattr(reports, "is_embedded", lambda master: False)
+    views = {one.name for one in spark.catalog.listTables()}
+    backfill(
+        spark,
+        [survey(written(tmp_path / "dump.jsonl", dump))],
+        sets_bytes(),
+        tmp_path / "tables",
+        Evaluation(),
+    )
+
+    for name in REPORTS:
+        assert rows_of(tmp_path / "tables", name) == rows_of(tables, name), name
+    assert rows_of(tables, "complaints")
+    assert rows_of(tables, "alerts")
+    assert {one.name for one in spark.catalog.listTables()} == views, "views are left behind"
+
+
 def test_check_finds_the_tables_right_and_a_changed_row_wrong(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
