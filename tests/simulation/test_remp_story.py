@@ -6,13 +6,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from typing import NoReturn
 
 import pytest
 
 from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
-from stagepost.chain.messages import CanonicalMessage, MessageDraft
-from stagepost.delivery import ErrNacked, MemoryNetwork, Receiver, ReceiverConfig, ReliablePublisher
+from stagepost.chain.messages import CanonicalMessage, MessageDraft, stamped_draft
+from stagepost.chain.proofs.proof_rules import ProofRefused, ProofVerifier
+from stagepost.delivery import (
+    ErrAckTimeout,
+    ErrNacked,
+    MemoryNetwork,
+    Receiver,
+    ReceiverConfig,
+    ReliablePublisher,
+)
+from stagepost.delivery.ended import FailedMessage
+from stagepost.errors import StorageError
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import MESSAGES_TOPIC
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -105,6 +116,52 @@ def test_a_draft_is_executed_once_under_the_id_that_its_first_transmission_made(
         trace = trace_of(message_id, house.records(), house.node.known_sets.sets, world.now_ms)
         assert trace.delivery_id == result.message_id
         assert world.sums([SUMS])[0][1] == 1
+
+    told(story)
+
+
+def test_a_draft_that_expired_is_sent_again_only_with_the_proof_that_it_was_never_executed() -> None:
+    """While the full node is away the draft expires in the outbox. Then its id is refused, and proved never executed; with
+    that proof the outbox makes another id, which is executed.
+    """
+
+    async def story(world: PrimesWorld, publisher: ReliablePublisher, intake: DeliveryIntake) -> None:
+        (house,) = world.full_nodes
+        draft = MessageDraft(SUMS, primes_body(10), 5)
+        receive = intake._full_node.receive
+
+        def away(*given: object) -> NoReturn:
+            raise StorageError("the disk of the full node is full")
+
+        intake._full_node.receive = away  # type: ignore[method-assign, assignment]
+        with pytest.raises(ErrAckTimeout):
+            await publisher.publish_with_ack(MESSAGES_TOPIC, draft.encode(), timeout=8.0)
+        intake._full_node.receive = receive  # type: ignore[method-assign]
+        (letter,) = await publisher.dead_letters()
+        first = draft.stamped(letter.stamped_ms).encode()
+        verifier = ProofVerifier(world.genesis)
+
+        def require_never(found: FailedMessage) -> None:
+            content = house.proofs.files().get(sha256(first).digest(), b"")
+            verifier.require_never(content, stamped_draft(found.payload, found.stamped_ms))
+
+        with pytest.raises(ProofRefused):
+            await publisher.replay(letter.message_id, require_never=require_never)
+        await publisher.replay(letter.message_id)  # the same id, which has expired
+        while letter in await publisher.dead_letters() or publisher.stats()["live"]:
+            await asyncio.sleep(0.5)
+        (again,) = await publisher.dead_letters()
+        assert (again.error, again.stamped_ms) == ("ErrNacked", letter.stamped_ms)
+        house.submit(a_sum(11))  # a block of the shard, whose time is past the expiry
+        await asyncio.sleep(5.0)
+        assert await publisher.replay(again.message_id, require_never=require_never) == letter.message_id
+        await asyncio.sleep(4.0)
+        second = [one for one in house.final_ids if one != sha256(a_sum(11)).digest()]
+        assert len(second) == 1
+        assert second[0] != sha256(first).digest()
+        assert {house.proofs.ends[one].kind for one in second} == {"executed"}
+        assert house.proofs.ends[sha256(first).digest()].kind == "never"
+        assert world.sums([SUMS])[0][1] == 2
 
     told(story)
 

@@ -44,6 +44,13 @@ LEAVING: Final = Phase.LEAVING
 ENDED: Final = Phase.ENDED
 
 
+def is_stamped(topic: str) -> bool:
+    """Return whether messages of `topic` are dated by a stamp, their first transmission. A message that is stamped again
+    keeps its delivery id, and is another external message.
+    """
+    return topic == MESSAGES_TOPIC
+
+
 class OutboxEntry:
     """A message of the outbox. Mutable, and changed by the core alone."""
 
@@ -150,7 +157,7 @@ class OutboxEntry:
         """Return whether the network is to see the time of the first transmission as the time of creation: an external
         message expires so long after it, and it may have waited here for hours.
         """
-        return self.topic == MESSAGES_TOPIC
+        return is_stamped(self.topic)
 
     @property
     def is_sent(self) -> bool:

@@ -207,8 +207,14 @@ class PublisherCore:
             entry.stamped_ms, entry.is_stamp_stored = now.unix_ms, True
         return self._admitted(entry, now)
 
-    def offer_again(self, letter: FailedMessage, now: ClockTimes) -> OutboxEntry:
-        """Return a new entry for a dead letter, under its old id; or the live entry of that id, for `join`."""
+    def offer_again(
+        self, letter: FailedMessage, now: ClockTimes, *, is_stamped_again: bool = False
+    ) -> OutboxEntry:
+        """Return a new entry for a dead letter, under its old id; or the live entry of that id, for `join`.
+
+        `is_stamped_again`: it is proved that the message was never executed under its stamp, so the next transmission
+        stamps it anew.
+        """
         tally = AckTally(letter.ackers, letter.required) if letter.ackers else None
         message_id = bytes.fromhex(letter.message_id)
         if (live := self.outbox.by_id.get(message_id)) is not None:
@@ -227,7 +233,8 @@ class PublisherCore:
         )
         entry.attempt_first = letter.attempts
         entry.replayed = letter.sequence
-        entry.stamped_ms, entry.is_stamp_stored = letter.stamped_ms, letter.stamped_ms > 0
+        if not is_stamped_again:
+            entry.stamped_ms, entry.is_stamp_stored = letter.stamped_ms, letter.stamped_ms > 0
         return self._admitted(entry, now)
 
     def join(self, letter: FailedMessage, live: OutboxEntry) -> list[Effect]:
@@ -526,6 +533,8 @@ class PublisherCore:
                 continue  # another publisher's message: the network carries receipts to everybody
             if receipt.timestamp_ms > latest_ms:
                 self.counters.bad_acks += 1
+            elif entry is not None and receipt.timestamp_ms + RECEIPT_AHEAD_MAX_MS < entry.stamped_ms:
+                self.counters.late_acks += 1  # it answers a copy with an earlier stamp
             elif entry is None:
                 self.counters.late_acks += 1
             elif entry.tally is None or peer not in entry.tally.critical:

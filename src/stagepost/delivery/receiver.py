@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from stagepost.delivery.config import ReceiverConfig
-from stagepost.delivery.entry import ClockTimes
+from stagepost.delivery.entry import ClockTimes, is_stamped
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.status import TRANSIENT_REASONS, AckType, NackReason
@@ -56,6 +56,9 @@ class DeliveryRecord(msgspec.Struct, gc=False):
     is_kept: bool = False
     """True if the store has the verdict, so that the receiver may say it."""
 
+    stamped_ms: int = 0
+    """Stamp of the copies that the verdict is about; 0 where the topic has none, or where it is not known."""
+
 
 class ReceiverCore:
     """The memory of a receiver: one record for each delivery id, up to `dedup_capacity`."""
@@ -86,11 +89,15 @@ class ReceiverCore:
     def received(self, message_id: bytes, message: Incoming, now: ClockTimes) -> Action:
         seen = self._seen.get(message_id)
         keep_until_ms = self.keep_until(message, now)
-        if seen is None:
+        stamped_ms = message.created_ms if is_stamped(message.topic) else 0
+        if seen is None or (seen.verdict is not None and 0 < seen.stamped_ms < stamped_ms):
             self._expire(now.unix_ms)
-            self._remember(message_id, DeliveryRecord(keep_until_ms, None, self.is_asked(message)))
+            record = DeliveryRecord(keep_until_ms, None, self.is_asked(message), stamped_ms=stamped_ms)
+            self._remember(message_id, record)
             return RUN
         self.duplicates_in += 1
+        if seen.stamped_ms not in (0, stamped_ms):
+            return DROP  # another stamp than the newest, or one that comes while the handler runs: it is sent again
         if keep_until_ms > seen.keep_until_ms:
             seen.keep_until_ms = keep_until_ms
         if seen.verdict is None:
@@ -125,9 +132,11 @@ class ReceiverCore:
         """Forget a message whose handler did not end, so that the next copy runs the handler."""
         self._seen.pop(message_id, None)
 
-    def recall(self, message_id: bytes, verdict: HandlerAnswer, keep_until_ms: int) -> None:
+    def recall(
+        self, message_id: bytes, verdict: HandlerAnswer, keep_until_ms: int, stamped_ms: int = 0
+    ) -> None:
         """Remember a verdict from the store, after a restart."""
-        seen = self._remember(message_id, DeliveryRecord(keep_until_ms, verdict))
+        seen = self._remember(message_id, DeliveryRecord(keep_until_ms, verdict, stamped_ms=stamped_ms))
         seen.is_kept = True
 
     def _remember(self, message_id: bytes, seen: DeliveryRecord) -> DeliveryRecord:

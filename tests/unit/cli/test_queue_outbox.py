@@ -14,11 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stagepost.chain.contracts import primes_body
+from stagepost.chain.message_values import ReadMessage
+from stagepost.chain.messages import MessageDraft, read_message
 from stagepost.cli import main as command
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
+from stagepost.delivery.stores.reading import read_outbox
 from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.keys.pool_keys import make_keys
+from stagepost.ground.identifiers import MESSAGES_TOPIC
 from stagepost.ground.telemetry.health import (
     OLDEST_CRITICAL_S,
     OLDEST_WARNING_S,
@@ -28,6 +33,8 @@ from stagepost.ground.telemetry.health import (
     judge,
 )
 from stagepost.trace.folder_health import outbox_reading
+from tests.worlds.chain.chain_world import START_MS
+from tests.worlds.chain.proved_chain import ProvedChain, a_message, an_account
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, content_of_folder, made_unreadable
 
 NOW_MS = int(time.time() * 1_000)
@@ -411,3 +418,71 @@ def test_every_verb_has_help_with_an_example(name: str, capsys: pytest.CaptureFi
 
 def test_dead_letters_of_a_mempool_are_a_usage_error(tmp_path: Path) -> None:
     assert run("queue", "ls", "--dead", "--data", tmp_path) == 2
+
+
+# External messages whose first transmission has expired
+
+
+@pytest.fixture
+def expired(tmp_path: Path) -> tuple[Path, ReadMessage, ReadMessage, ProvedChain]:
+    """Return an outbox with the dead letter of a draft, its message, another message, and a chain that proves the ends of
+    both: never, and executed.
+    """
+    chain = ProvedChain()
+    draft = MessageDraft(an_account(1), primes_body(10), 30)
+    left = read_message(draft.stamped(START_MS).encode(), takes_cells=False)
+    taken = a_message(2)
+    chain.maker.expect(left)
+    chain.maker.expect(taken)
+    chain.carry_out(taken)
+    chain.pass_time(START_MS + 31_000)
+    (tmp_path / "genesis.tl").write_bytes(chain.genesis.encode())
+    one = msgspec.structs.replace(
+        record(1, tier=Tier.ACKED, topic=MESSAGES_TOPIC), payload=draft.encode(), stamped_ms=START_MS
+    )
+    return make_outbox(tmp_path / "outbox", [one], [buried(one)]), left, taken, chain
+
+
+def replay_with_proof(outbox: Path, content: bytes) -> int:
+    """Replay the dead letter with a proof, where no node is."""
+    proof = outbox.parent / "proof.json"
+    proof.write_bytes(content)
+    if not (outbox.parent / "keys").exists():
+        make_keys(outbox.parent / "keys", start_kes_period=0, issue_number=0)
+    node = ("--socket", outbox.parent / "none", "--network-magic", 77, "--timeout", "50ms")
+    proved = ("--proof", proof, "--chain-genesis", outbox.parent / "genesis.tl")
+    where = ("--outbox", outbox, "--keys", outbox.parent / "keys")
+    return run("queue", "replay", "01010101", *where, *node, *proved)
+
+
+def stamp_of(outbox: Path) -> int:
+    """Return the stamp of the only message in the outbox, live or dead."""
+    content = read_outbox(outbox)
+    (found,) = [*content.records, *(one.record for one in content.dead_letters)]
+    return found.stamped_ms
+
+
+def test_a_draft_is_shown_with_the_id_that_was_sent(
+    expired: tuple[Path, ReadMessage, ReadMessage, ProvedChain], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outbox, left, _, _ = expired
+    assert run("queue", "show", "01010101", "--outbox", outbox, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["external_id"] == left.external.message_id.hex()
+
+
+def test_a_draft_is_stamped_again_with_the_proof_of_never_alone(
+    expired: tuple[Path, ReadMessage, ReadMessage, ProvedChain], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outbox, left, taken, chain = expired
+    altered = chain.file(left).replace(b"0a", b"0b", 1)
+    other_id = chain.file(taken).replace(
+        taken.external.message_id.hex().encode(), left.external.message_id.hex().encode(), 1
+    )
+    for content in (chain.file(taken), altered, other_id, b"{}"):
+        assert replay_with_proof(outbox, content) != 0
+        assert "the proof is refused" in capsys.readouterr().err
+        assert stamp_of(outbox) == START_MS
+    assert replay_with_proof(outbox, chain.file(left)) == 1  # no node is there to take it
+    assert "the proof is refused" not in capsys.readouterr().err
+    assert stamp_of(outbox) == 0
+    assert run("queue", "replay", "--all", "--proof", "p", "--chain-genesis", "g", "--outbox", outbox) == 2

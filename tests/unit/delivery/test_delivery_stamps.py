@@ -10,11 +10,20 @@ import pytest
 
 from stagepost.chain.messages import CanonicalMessage, MessageDraft, stamped_draft
 from stagepost.delivery import ErrAckTimeout, MemoryNetwork, ReliablePublisher, ReliablePublisherConfig
-from stagepost.delivery.entry import OutboxEntry
+from stagepost.delivery.config import ReceiverConfig
+from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.entry import ClockTimes, OutboxEntry
+from stagepost.delivery.envelope import AckReceipt
+from stagepost.delivery.publisher import RECEIPT_AHEAD_MAX_MS
+from stagepost.delivery.receiver import ACCEPTED, ANSWER, DROP, RUN, ReceiverCore
+from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.shell.sender import Sender
+from stagepost.delivery.status import AckType
 from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.transport import Incoming
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.identifiers import MESSAGES_TOPIC
+from stagepost.ground.loop.clock import LoopClock
 from tests.worlds.delivery.delivery_world import (
     START_UNIX_S,
     TOPIC,
@@ -142,6 +151,80 @@ def test_while_the_stamp_cannot_be_written_nothing_is_sent_and_no_attempt_is_spe
         await publisher.stop()
 
     virtually(main)
+
+
+class NotProved(Exception):
+    """There is no proof that the message was never executed."""
+
+
+def test_a_dead_letter_is_stamped_again_only_with_a_proof_and_handled_again_under_its_delivery_id() -> None:
+    """The receiver has handled the first message, and its answer was lost: its verdict is about that stamp alone."""
+
+    async def main() -> None:
+        network, disk, handled = MemoryNetwork(), MemoryOutboxDisk(), list[int]()
+        handlers = {MESSAGES_TOPIC: lambda one: handled.append(one.created_ms)}
+        receiver = Receiver(network.join("bob"), handlers, clock=LoopClock(START_UNIX_S))
+        await receiver.start()
+        alice = network.join("alice")
+        publisher = on_disk(alice, disk, an_acked_config("bob", max_retries=0))
+        await publisher.start()
+        receiver._receipts.put = lambda receipt: None  # type: ignore[method-assign]  # its answers are lost
+        with pytest.raises(ErrAckTimeout):
+            await publisher.publish_with_ack(MESSAGES_TOPIC, DRAFT)
+        del receiver._receipts.put
+        (letter,) = await publisher.dead_letters()
+        await asyncio.sleep(600.0)
+
+        def refuse(found: FailedMessage) -> None:
+            assert found == letter
+            raise NotProved
+
+        with pytest.raises(NotProved):
+            await publisher.replay(letter.message_id, require_never=refuse)
+        assert await publisher.dead_letters() == (letter,)
+        began_ms = unix_ms()
+        proved: list[FailedMessage] = []
+        assert await publisher.replay(letter.message_id, require_never=proved.append) == letter.message_id
+        await asyncio.sleep(10.0)
+        assert proved == [letter]
+        assert handled == [letter.stamped_ms, began_ms]
+        assert publisher.stats()["acked"] == 1
+        await publisher.stop()
+        await receiver.stop()
+
+    virtually(main)
+
+
+def test_an_answer_from_before_the_stamp_acknowledges_nothing() -> None:
+    async def main() -> None:
+        network, disk = MemoryNetwork(), MemoryOutboxDisk()
+        bob = Peer(network, "bob")
+        publisher = on_disk(network.join("alice"), disk)
+        await publisher.start()
+        sent = asyncio.create_task(publisher.publish_with_ack(MESSAGES_TOPIC, DRAFT))
+        while not bob.heard:
+            await asyncio.sleep(0.1)
+        known, stamped_ms = id_of(bob.heard[0]), bob.heard[0].created_ms
+        for early_ms, acked in ((RECEIPT_AHEAD_MAX_MS + 1, 0), (RECEIPT_AHEAD_MAX_MS, 1)):
+            bob.say(AckReceipt(known, stamped_ms - early_ms, AckType.ACK))
+            await asyncio.sleep(1.0)
+            assert publisher.stats()["acked"] == acked
+        await sent
+        await publisher.stop()
+
+    virtually(main)
+
+
+def test_a_receiver_recalls_the_stamp_that_its_verdict_is_about() -> None:
+    core, at = ReceiverCore("bob", ReceiverConfig()), ClockTimes(0.0, 10_000)
+    core.recall(b"id", ACCEPTED, 10**9, stamped_ms=5_000)
+    copies = [
+        Incoming("alice", MESSAGES_TOPIC, b"nonce", created_ms, 0, ("bob",), DRAFT)
+        for created_ms in (5_000, 4_999, 5_001, 5_002)
+    ]
+    assert [core.received(b"id", one, at) for one in copies] == [ANSWER, DROP, RUN, DROP]
+    core.recall(b"of an earlier release", ACCEPTED, 10**9)
+    assert core.received(b"of an earlier release", copies[0], at) is ANSWER
 
 
 def test_a_dead_letter_keeps_its_stamp() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ from stagepost.cli.send.lines import peer_text, print_json, shortened
 from stagepost.delivery.status import Tier
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.delivery.stores.reading import read_outbox
-from stagepost.errors import StorageError
+from stagepost.errors import DecodeError, StorageError
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.ground.files.running_nodes import (
     StatusFacts,
@@ -118,6 +119,8 @@ def facts_of(entry: OutboxRecord | DeadLetter) -> dict[str, Any]:
         "required": record.required,
         "maybe_duplicate": record.maybe_duplicate,
     }
+    if (external_id := _external_id(record)) is not None:
+        facts["external_id"] = external_id
     if isinstance(entry, DeadLetter):
         facts |= {"error": entry.error, "text": entry.text, "failed_ms": entry.failed_ms}
     return facts
@@ -166,6 +169,8 @@ def _show_entry(entry: OutboxRecord | DeadLetter, now: float) -> None:
         ("payload", f"{len(record.payload)} bytes"),
         ("attempts", str(record.attempts)),
     ]
+    if (external_id := _external_id(record)) is not None:
+        lines.append(("external id", external_id))
     if record.tier is Tier.ACKED:
         peers = ", ".join(map(peer_text, record.ackers))
         lines.append(("acknowledged by", f"{record.required} needed of {len(record.ackers)}: {peers}"))
@@ -178,6 +183,18 @@ def _show_entry(entry: OutboxRecord | DeadLetter, now: float) -> None:
         ]
     for name, value in lines:
         click.echo(f"{name:<16} {value}")
+
+
+def _external_id(record: OutboxRecord) -> str | None:
+    """Return the id of the external message that was sent; None for one that was not sent yet, and on other topics."""
+    from stagepost.chain.messages import stamped_draft
+
+    if not record.stamped_ms:
+        return None
+    try:
+        return sha256(stamped_draft(record.payload, record.stamped_ms)).hexdigest()
+    except DecodeError:
+        return None
 
 
 class UnknownMessage(click.ClickException):

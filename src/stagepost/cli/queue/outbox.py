@@ -123,6 +123,16 @@ def flush(
 @click.command()
 @click.argument("message", metavar="[ID]", required=False, callback=entry_given)
 @click.option("--all", "everything", is_flag=True, help="Replay all dead letters.")
+@click.option(
+    "--proof",
+    type=click.Path(path_type=Path),
+    help="Give an external message a new expiry, and so a new id: this file proves that it was never executed.",
+)
+@click.option(
+    "--chain-genesis",
+    type=click.Path(path_type=Path),
+    help="For --proof: the genesis of the chain's network, as the network file or genesis.tl has it.",
+)
 @keys_option
 @outbox_option
 @with_local_node
@@ -135,6 +145,8 @@ def replay(
     context: click.Context,
     message: EntryName | None,
     everything: bool,
+    proof: Path | None,
+    chain_genesis: Path | None,
     folder: Path | None,
     outbox: Path,
     socket: str | None,
@@ -151,17 +163,24 @@ def replay(
 
     A message that failed several times has several dead letters, and all are replayed; ID@PLACE replays one of them.
 
+    An external message keeps the expiry that its first transmission fixed. If it expired, prove that it was never executed
+    (stagepost prove, with the external id that queue show names), and replay it with --proof: it is sent under a new expiry.
+
     \b
     Example:
       stagepost queue replay 5f0c91aa --keys my-pool
       stagepost queue replay 5f0c91aa@12 --keys my-pool
+      stagepost queue replay 5f0c91aa --keys my-pool --proof never.json --chain-genesis network.json
     """
     if (message is None) is not everything:
         raise click.UsageError("give the ID of one dead letter, or --all", context)
+    if (proof is None) is not (chain_genesis is None) or (proof is not None and everything):
+        raise click.UsageError("--proof and --chain-genesis belong together, and to one ID", context)
     wanted = EntryName("") if message is None else message
     node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
     webhook = webhook_in(config_file, config_context)
-    _send_all(context, folder, outbox, node, signing, settings, webhook, wanted, timeout_s, as_json)
+    never = None if proof is None or chain_genesis is None else (proof, chain_genesis)
+    _send_all(context, folder, outbox, node, signing, settings, webhook, wanted, timeout_s, as_json, never)
 
 
 @click.command(name="check")
@@ -196,13 +215,16 @@ def _send_all(
     replayed: EntryName | None,
     timeout_s: float,
     as_json: bool,
+    never: tuple[Path, Path] | None = None,
 ) -> None:
-    """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them."""
+    """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them.
+    `never`: files of a proof and of the genesis, by which they are stamped anew.
+    """
     import asyncio
 
     from stagepost.cli.options.shared import disable_core_dumps
     from stagepost.cli.queue.listing import UnknownMessage, find_dead_letters, report_damage
-    from stagepost.cli.queue.sending import empty_outbox
+    from stagepost.cli.queue.sending import empty_outbox, never_executed
     from stagepost.cli.send.reliably import DeliverySession
     from stagepost.delivery.stores.reading import read_outbox
     from stagepost.ground.files.audit import record_action, user_name
@@ -216,6 +238,10 @@ def _send_all(
         if not content.damage:
             raise
         context.exit(report_damage(content, outbox))
+    require_never = None if never is None else never_executed(*never)
+    if require_never is not None:
+        for letter in letters:
+            require_never(letter.record)
     socket, network_magic, profile, data = node
     socket_path, magic = socket_and_magic(socket, network_magic, data)
     # Messages that wait for acknowledgement keep the critical peers whom they were published with.
@@ -226,6 +252,6 @@ def _send_all(
     record_action(outbox, what, through="cli", who=user_name())
     tiers = {record.delivery_id.hex(): record.tier for record in content.records}
     again = [letter.record for letter in letters]
-    status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json))
+    status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json, require_never))
     # What could be read was sent; what could not is unknown, and the publisher has set it aside.
     context.exit(report_damage(content, outbox) or status)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -20,15 +21,39 @@ from stagepost.cli.send.lines import (
     status_line,
 )
 from stagepost.cli.send.reliably import DeliverySession
+from stagepost.delivery.ended import FailedMessage
 from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OutboxRecord
 from stagepost.delivery.transports.dmq import DmqTransport
-from stagepost.errors import StagepostError
+from stagepost.errors import ConfigError, StagepostError
 from stagepost.ground.files.durations import format_duration
 
+RequireNever = Callable[[FailedMessage | OutboxRecord], None]
 NO_ANSWER = "the critical peers have not answered"
+
+
+def never_executed(proof: Path, genesis: Path) -> RequireNever:
+    """Return a check that a file proves of a dead letter that its external message was never executed."""
+    from stagepost.chain.messages import stamped_draft
+    from stagepost.chain.proofs.proof_files import FILE_BYTES_MAX
+    from stagepost.chain.proofs.proof_rules import ProofVerifier
+    from stagepost.ground.files.small_files import read_small_file
+    from stagepost.trace.kept_proofs import load_genesis
+
+    verifier = ProofVerifier(load_genesis(genesis))
+    content, _ = read_small_file(proof, FILE_BYTES_MAX, "a proof")
+
+    def require(letter: FailedMessage | OutboxRecord) -> None:
+        if not letter.stamped_ms:
+            raise ConfigError(
+                "the dead letter is not an external message that was sent, so there is nothing to prove",
+                advice="replay it without --proof",
+            )
+        verifier.require_never(content, stamped_draft(letter.payload, letter.stamped_ms))
+
+    return require
 
 
 class Emptying:
@@ -90,9 +115,10 @@ async def empty_outbox(
     replayed: Sequence[OutboxRecord],
     timeout_s: float,
     as_json: bool,
+    require_never: RequireNever | None = None,
 ) -> int:
     """Replay the dead letters of these records and send all that waits. Return the exit status: 0 if nothing is left
-    and nothing failed."""
+    and nothing failed. With `require_never`, external messages are stamped anew, as `ReliablePublisher.replay` says."""
     emptying = Emptying(tiers, as_json)
     until_s = time.monotonic() + timeout_s
     gone: list[OutboxRecord] = []
@@ -100,7 +126,7 @@ async def empty_outbox(
         async with session.open(emptying.note) as (publisher, transport):
             letters = list(replayed)
             while True:
-                gone += await _replay(publisher, emptying, letters)
+                gone += await _replay(publisher, emptying, letters, require_never)
                 await _wait(publisher, transport, emptying, until_s - time.monotonic())
                 # A copy that asks for other acknowledgements than the copy before it has its turn when that one has ended.
                 letters = _still_dead(publisher, letters)
@@ -121,7 +147,10 @@ async def empty_outbox(
 
 
 async def _replay(
-    publisher: ReliablePublisher, emptying: Emptying, letters: Sequence[OutboxRecord]
+    publisher: ReliablePublisher,
+    emptying: Emptying,
+    letters: Sequence[OutboxRecord],
+    require_never: RequireNever | None,
 ) -> list[OutboxRecord]:
     """Replay the dead letters of these records, the copies of one message together. Return those that are gone."""
     copies: dict[str, list[OutboxRecord]] = {}
@@ -134,7 +163,10 @@ async def _replay(
         gone += [record for record in records if record not in there]
         if there:
             emptying.expect(message_id, there[0].tier)
-            again = (publisher.replay(message_id, sequence=record.sequence) for record in there)
+            again = (
+                publisher.replay(message_id, sequence=record.sequence, require_never=require_never)
+                for record in there
+            )
             await asyncio.gather(*again)
     return gone
 

@@ -161,10 +161,10 @@ class InboxKeeper:
         inbox.on_storage_error = self._storage_failed
         for record in sorted(inbox.load().records, key=lambda record: record.keep_until_ms):
             if record.state is InboxState.DONE:
-                self._core.recall(record.delivery_id, ACCEPTED, record.keep_until_ms)
+                self._core.recall(record.delivery_id, ACCEPTED, record.keep_until_ms, record.stamped_ms)
             elif record.state is InboxState.REFUSED:
                 refusal = HandlerAnswer(AckType.NACK, NackReason(record.verdict))
-                self._core.recall(record.delivery_id, refusal, record.keep_until_ms)
+                self._core.recall(record.delivery_id, refusal, record.keep_until_ms, record.stamped_ms)
 
     def _storage_failed(self, error: StagepostError) -> None:
         log.error("the inbox is damaged or cannot be written", extra={"reason": error.text})
@@ -222,7 +222,9 @@ class InboxKeeper:
             return
         verdict = seen.verdict
         state = InboxState.DONE if verdict.ack_type is AckType.ACK else InboxState.REFUSED
-        record = InboxRecord(message_id, state, seen.keep_until_ms, int(verdict.reason))
+        record = InboxRecord(
+            message_id, state, seen.keep_until_ms, int(verdict.reason), stamped_ms=seen.stamped_ms
+        )
         try:
             await self.inbox.put(record)
         except StorageError as error:

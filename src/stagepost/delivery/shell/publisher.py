@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from random import Random
 from types import TracebackType
@@ -457,20 +457,32 @@ class ReliablePublisher:
         """
         return self._outbox_damage
 
-    async def replay(self, message_id: str, *, sequence: int | None = None) -> str:
+    async def replay(
+        self,
+        message_id: str,
+        *,
+        sequence: int | None = None,
+        require_never: Callable[[FailedMessage], None] | None = None,
+    ) -> str:
         """Publish a dead letter again under its old id; raise `KeyError` if there is no such dead letter.
 
         A message that failed several times has several copies: `sequence` names one of them, without it the newest
         is meant. A copy whose message is on its way already, with the same promise, is merged with that message;
         with another promise the copy stays, to be replayed later.
+
+        An external message keeps the expiry that its first transmission fixed, and so its id. With `require_never` the
+        next transmission fixes another one: the function must raise unless it is proved that the message of this dead
+        letter was never executed; then nothing happens.
         """
         self._require_running()
         core = self._core
         letter = core.ended.dead_letter(message_id, sequence)
         if letter is None:
             raise KeyError(message_id)
+        if require_never is not None:
+            require_never(letter)
         now = self._sender.now()
-        entry = core.offer_again(letter, now)
+        entry = core.offer_again(letter, now, is_stamped_again=require_never is not None)
         if not await self._acceptance.take(entry, now):
             self._sender.perform(core.join(letter, entry))
         return entry.id_text

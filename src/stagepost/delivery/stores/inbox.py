@@ -22,13 +22,16 @@ class InboxState(StrEnum):
 
 
 class InboxRecord(msgspec.Struct, frozen=True, array_like=True):
-    """`verdict` is the reason of a refusal as its number, 0 where there is none."""
+    """`verdict` is the reason of a refusal as its number, 0 where there is none. `stamped_ms`: stamp of the message that
+    the verdict is about, where its topic has stamps.
+    """
 
     delivery_id: bytes
     state: InboxState
     keep_until_ms: int
     verdict: int = 0
     is_claimed: bool = False
+    stamped_ms: int = 0
 
 
 class InboxContent(msgspec.Struct, frozen=True):
