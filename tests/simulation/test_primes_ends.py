@@ -38,11 +38,20 @@ def test_messages_that_expire_before_anybody_takes_them_are_proved_never_execute
     assert run_primes(FIXED_SEED, msgspec.structs.replace(SHORT, crashes=0)).never > 0
 
 
-@pytest.mark.parametrize("fault", ["backdates", "foredates", "ExpiredResubmitter"])
+@pytest.mark.parametrize(
+    "fault", ["backdates", "foredates", "withholds", "BackdaterSeat", "ExpiredResubmitter"]
+)
 def test_a_dishonest_validator_turns_no_end_round(fault: str, run_seed: int) -> None:
     print(f"seed {run_seed}")
     outcome = run_primes(run_seed, msgspec.structs.replace(SHORT, fault=fault, crashes=0))
     assert outcome.final > 0
+
+
+def test_what_all_others_refused_and_a_leader_proposes_has_one_end(run_seed: int) -> None:
+    print(f"seed {run_seed}")
+    plan = msgspec.structs.replace(EXPIRING, refused=1.0, twins=0.0, crashes=0, cuts=0)
+    assert run_primes(run_seed, plan).final == 0
+    assert run_primes(run_seed, msgspec.structs.replace(plan, fault="revives")).final > 0
 
 
 @pytest.mark.parametrize("fault", [None, "Resubmitter"])

@@ -33,7 +33,12 @@ FORKERS = {"EquivocatorSeat", "TwinSeat"}
 REPLAYERS = {"ReplayerSeat", "OldSessionReplayer"}
 """Attackers whose frames are refused by name."""
 
-REGRESSIONS = ((2_068_022, "WithholderSeat"), (2_226_402, "Forgetter"))
+REGRESSIONS = (
+    (2_068_022, "WithholderSeat"),
+    (2_226_402, "Forgetter"),
+    (6_044, "WhispererSeat"),
+    (362_565_472, "WhispererSeat"),
+)
 """Seeds, each with its attacker, that failed once and were never explained."""
 
 REASONS = {f"RECEIPT_{one}" for one in ("SIGNATURE", "UNSIGNED", "SOURCE", "ROLE", "FUTURE")}

@@ -37,8 +37,15 @@ def play_primes(seed: int) -> PrimesOutcome | str:
 def ends_of_primes(run: Run) -> Iterator[Result]:
     """Networks with every attacker: subsets, switches, splits, merges, crashes, expiries, false proofs, held sessions."""
     first, count = run.seed % SEEDS_APART, run.count(PRIMES_BY_SCALE)
+    played: list[PrimesOutcome | str] = []
     with ProcessPoolExecutor(run.processes) as pool:
-        played = list(pool.map(play_primes, range(first, first + count)))
+        for outcome in pool.map(play_primes, range(first, first + count)):
+            played.append(outcome)
+            if isinstance(outcome, str) or len(played) % 10 == 0:
+                run.say(
+                    f"{len(played)} of {count} networks done"
+                    + (f"; {outcome}" if isinstance(outcome, str) else "")
+                )
     faults = [one for one in played if isinstance(one, str)]
     whole = [one for one in played if isinstance(one, PrimesOutcome)]
     proved = sum((one.proved for one in whole), Counter[str]())

@@ -23,7 +23,16 @@ from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import BODY_ID, QUERY_ID, MessageBody, MessageQuery
 from stagepost.remp.queue.message_states import is_open
-from stagepost.remp.queue.records import Digest, Header, Ids, Record, RejectRecord, Totals, encode_payload
+from stagepost.remp.queue.records import (
+    Digest,
+    Header,
+    Ids,
+    Record,
+    RejectRecord,
+    Totals,
+    decode_payload,
+    encode_payload,
+)
 from stagepost.validator.session_plan import SessionPlan
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.sessions import ClosableOverlay
@@ -347,6 +356,29 @@ class LiarSeat(HostileSeat):
         queue.next_payload = lying  # type: ignore[method-assign]  # this one validator means harm
 
 
+class BackdaterSeat(HostileSeat):
+    """Dates its blocks and announcements to 1970, so that its messages would go first."""
+
+    def begin(self) -> None:
+        queue = self.runner.queue
+        honest, said = queue.next_payload, [0]
+
+        def lying(now: float, *, is_due: bool = False) -> bytes | None:
+            payload = honest(now, is_due=is_due)
+            if payload is None:
+                return None
+            said[0] += 1
+            return encode_payload([_backdated(one) for one in decode_payload(payload)], -said[0])
+
+        queue.next_payload = lying  # type: ignore[method-assign]  # this one validator means harm
+
+
+def _backdated(record: Record) -> Record:
+    if isinstance(record, Header):
+        return msgspec.structs.replace(record, timestamp_ms=1)
+    return msgspec.structs.replace(record, date_ms=1) if isinstance(record, Totals) else record
+
+
 class TwinSeat(HostileSeat):
     """Two processes with one key: the second speaks whenever the first does, of something else."""
 
@@ -430,6 +462,7 @@ class SessionAttack:
 
 SESSION_ATTACKERS: tuple[type[HostileSeat], ...] = (
     Forgetter, FavouringForwarder, FalseForwarder, LateFlooder, Miser, OldSessionReplayer, Resubmitter,
-    ExpiredResubmitter, EquivocatorSeat, WithholderSeat, WhispererSeat, ReplayerSeat, LiarSeat, TwinSeat,
+    ExpiredResubmitter, EquivocatorSeat, WithholderSeat, WhispererSeat, ReplayerSeat, LiarSeat, BackdaterSeat,
+    TwinSeat,
 )  # fmt: skip
 ATTACKERS_BY_NAME = {kind.__name__: kind for kind in SESSION_ATTACKERS}

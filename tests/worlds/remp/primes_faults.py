@@ -10,16 +10,22 @@ from random import Random
 import msgspec
 
 from stagepost.chain.accounts import EMPTY_ACCOUNT, Account
+from stagepost.chain.agreement.certificate import CERTIFICATE_ID, Certificate
+from stagepost.chain.agreement.messages import decode_message
+from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.ledger import EmbeddedLedger
+from stagepost.chain.node.switchboard import read_said
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_blocks import make_block
+from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.ledger import CollatedBlock
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import RefusedMessage
 
 FOREDATED_MS = 60_000
+_VOTE, _CERTIFICATE = constructor_bytes(VOTE_ID), constructor_bytes(CERTIFICATE_ID)
 REFUSED_TEXT = "the contract says no"
 
 
@@ -92,6 +98,30 @@ def backdate(ledger: EmbeddedLedger) -> None:
         return honest(session, parent, list(known.values()), 0)
 
     ledger.collate = collate  # type: ignore[method-assign]  # this one validator means harm
+
+
+def revive(ledger: EmbeddedLedger) -> None:
+    """From now on every block that this ledger makes holds every message that has ever waited here and still fits,
+    whoever has rejected it.
+    """
+    honest, known = ledger.collate, dict[bytes, ExternalMessage]()
+
+    def collate(
+        session: bytes, parent: bytes, messages: Iterable[ExternalMessage], now_ms: int
+    ) -> CollatedBlock | None:
+        known.update((one.message_id, one) for one in messages)
+        return honest(session, parent, list(known.values()), now_ms)
+
+    ledger.collate = collate  # type: ignore[method-assign]  # this one validator means harm
+
+
+def is_finalise(frame: bytes) -> bool:
+    """Return whether a frame between validators is a vote or a certificate that makes a block final."""
+    said = read_said(frame)
+    if said is None or not said[1].startswith((_VOTE, _CERTIFICATE)):
+        return False
+    message = decode_message(said[1])
+    return isinstance(message, Vote | Certificate) and message.kind is VoteKind.FINALISE
 
 
 def foredate(ledger: EmbeddedLedger) -> None:

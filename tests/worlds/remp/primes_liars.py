@@ -5,25 +5,30 @@ whole session for a moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from random import Random
 
 import msgspec
 
 from rigs.agreement_keys import certified_by_all
-from stagepost.chain.agreement.candidate import Candidate
+from stagepost.chain.agreement.candidate import Candidate, candidate_hash
 from stagepost.chain.agreement.session import Session
+from stagepost.chain.agreement.votes import quorum
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.master_blocks import AppliedMaster
+from stagepost.chain.master_state import MASTER_SHARD, subset
 from stagepost.chain.messages import read_message
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.following_messages import Final
 from stagepost.chain.proofs.proof_files import write_file
-from stagepost.chain.proofs.proof_form import End, ExecutedEnd, MasterPart, MessageProof, NeverEnd
+from stagepost.chain.proofs.proof_form import End, ExecutedEnd, MasterPart, MessageProof, NeverEnd, Seal
 from stagepost.chain.proofs.proof_making import SealBook, SealedMaster, ShardEvidence, end_in, evidence_of
+from stagepost.chain.proofs.proof_rules import certified_bytes, checkpoint_of, master_root_hash, session_of
 from stagepost.chain.session_chain import SessionChain
 from stagepost.chain.shard_blocks import AppliedBlock, make_block
 from stagepost.chain.shard_state import ShardState
+from stagepost.ground.crypto import ed25519
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.remp.primes_proofs import ProofShelf
@@ -39,12 +44,18 @@ class FalseProver:
     """Sees all that a full node sees, and makes of it proofs of what is not so. Nobody may believe one."""
 
     def __init__(
-        self, follower: ChainFollower, shelf: ProofShelf, messages: Iterable[bytes], random: Random
+        self,
+        follower: ChainFollower,
+        shelf: ProofShelf,
+        messages: Iterable[bytes],
+        random: Random,
+        seeds: dict[bytes, bytes],
     ) -> None:
         self.believed: list[str] = []
         self.tried: dict[str, int] = {}
         self._shelf = shelf
         self._random = random
+        self._seeds = seeds
         self._messages = [read_message(data, takes_cells=False) for data in messages]
         self._seals = SealBook(shelf.genesis)
         self._applied: dict[BlockId, AppliedMaster] = {}
@@ -83,6 +94,7 @@ class FalseProver:
             ("a forgotten execution", self._of_forgotten(is_executed)),
             ("an earlier state", self._of_earlier_states(is_executed)),
             ("the other half", self._of_other_halves(is_executed)),
+            ("a ground number", self._of_minorities(is_executed)),
         ):
             for number, (sealed, evidence, end) in enumerate(lies):
                 if number >= LIES_EACH_MAX:
@@ -143,6 +155,27 @@ class FalseProver:
             executed,
             is_of_other=True,
         )
+
+    def _of_minorities(self, executed: set[bytes]) -> Iterator[tuple[SealedMaster, ShardEvidence, End]]:
+        """Show a master block that as many as may lie have signed, in the places of a whole quorum, for a session whose
+        number they chose.
+        """
+        trusted, configuration = checkpoint_of(self._shelf.genesis), self._shelf.genesis.configuration
+        for sealed, evidence, end in self._of_earlier_states(executed):
+            assert isinstance(sealed.part, MasterPart), "no run changes its configuration"
+            master, number = sealed.part.master, self._random.randrange(1, 1 << 31)
+            session = session_of(trusted, configuration, number)
+            keys = [one.public_key for one in subset(configuration, MASTER_SHARD, number)]
+            block = sha256(master_root_hash(master, session) + master.file_hash).digest()
+            signed = certified_bytes(session, 1, candidate_hash(1, session, block))
+            liars = keys[: (len(keys) - 1) // 3]
+            signatures = tuple(
+                (place, ed25519.sign(self._seeds[liars[place % len(liars)]], signed))
+                for place in range(quorum(len(keys)))
+            )
+            seal = Seal(number, 1, session, (), signatures)
+            part = msgspec.structs.replace(sealed.part, master=msgspec.structs.replace(master, seal=seal))
+            yield msgspec.structs.replace(sealed, part=part), evidence, end
 
     def _never(
         self, change: Callable[[ShardState], ShardState], executed: set[bytes], *, is_of_other: bool = False

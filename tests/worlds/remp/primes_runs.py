@@ -184,7 +184,8 @@ def ends_plan(seed: int) -> PrimesPlan:
     plans = EXPIRING, SHORT, HELD, msgspec.structs.replace(HELD, held=0, crashes=1)
     kinds = (None, *FAULTS, *ATTACKERS_BY_NAME)
     turn, place = divmod(seed, len(plans))
-    return msgspec.structs.replace(plans[place], fault=kinds[turn % len(kinds)])
+    fault = kinds[turn % len(kinds)]
+    return msgspec.structs.replace(plans[place], fault=fault, refused=0.3 if fault == "revives" else 0.0)
 
 
 def run_primes(seed: int, plan: PrimesPlan) -> PrimesOutcome:
@@ -226,8 +227,10 @@ class _Run:
         for house in world.full_nodes:
             house.ends.watch(one.data for one in sums)
         first = world.full_nodes[0]
-        self.prover = FalseProver(first.follower, first.proofs, [one.data for one in sums], Random(self.seed))
         seeds = {key: seed_of(number) for number, key in enumerate(world.public_keys)}
+        self.prover = FalseProver(
+            first.follower, first.proofs, [one.data for one in sums], Random(self.seed), seeds
+        )
         self.held = HeldSession(seeds, Random(f"held {self.seed}"))
         for _ in range(plan.held):
             world.at(random.uniform(1.0, plan.within_s), self._hold)

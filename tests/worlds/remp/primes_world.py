@@ -56,14 +56,24 @@ from tests.worlds.chain.chain_world import EXPIRES_AT_S, START_MS
 from tests.worlds.remp.primes_attackers import HostileSeat, SessionAttack
 from tests.worlds.remp.primes_checks import Wiretap
 from tests.worlds.remp.primes_ends import EndsWatch
-from tests.worlds.remp.primes_faults import backdate, foredate, refuse_some, replay_everything
+from tests.worlds.remp.primes_faults import (
+    backdate,
+    foredate,
+    is_finalise,
+    refuse_some,
+    replay_everything,
+    revive,
+)
 from tests.worlds.remp.primes_proofs import ProofShelf
 
 UP_TO_MAX = 2_000
-FAULTS = ("ignores", "refuses", "leaves_out", "liar", "replays", "backdates", "foredates")
+FAULTS = (
+    "ignores", "refuses", "leaves_out", "liar", "replays", "backdates", "foredates", "revives", "withholds",
+)  # fmt: skip
 """A validator that never votes, one that votes against everything, one whose master blocks hold nothing, one that
 tells full nodes that it refused all messages, one whose blocks hold what earlier ones held, one whose blocks are as early
-as they may be and hold whatever expired since, and one whose blocks are a minute ahead."""
+as they may be and hold whatever expired since, one whose blocks are a minute ahead, one whose blocks hold what others
+rejected, and one that sends no vote or certificate that makes a block final."""
 
 CHAIN_OPTIONS = ChainOptions(member=MemberOptions(start_wait_s=0.2))
 SESSION_OPTIONS = SessionOptions(member=GraphOptions(start_wait_s=0.2, idle_timeout_s=4.0))
@@ -123,16 +133,25 @@ class ValidatorHouse:
         )
         self.validator = validator
         self._watch_switches(validator)
-        refuse_some(validator.ledger, lambda message_id: self.number in world.refused_by.get(message_id, ()))
+        refuse_some(validator.ledger, self._refuses)
         if self.attack is not None:
             self.attack.enter(validator)
         elif self.fault is not None:
             self.misbehave(self.fault)
         overlay = world.join(self.number, validator.board)
+        send = overlay.push
+
+        def push(peer: int, frame: bytes) -> bool:
+            return (self.fault == "withholds" and is_finalise(frame)) or send(peer, frame)
+
+        overlay.push = push  # type: ignore[method-assign]  # it is this validator's own
         validator.start(overlay)
         for house in world.full_nodes:
             validator.queues.full_node_linked(house.key_id)
             house.validator_linked(self.key_id)
+
+    def _refuses(self, message_id: bytes) -> bool:
+        return self.fault != "revives" and self.number in self.world.refused_by.get(message_id, ())
 
     def _lie(self, combined_receipt: bytes) -> bytes:
         """Everything was refused, it says, and signs that."""
@@ -179,7 +198,9 @@ class ValidatorHouse:
             backdate(self.running.ledger)
         elif fault == "foredates":
             foredate(self.running.ledger)
-        elif fault != "liar":
+        elif fault == "revives":
+            revive(self.running.ledger)
+        elif fault not in ("liar", "withholds"):
             setattr(self.running.ledger.switches, fault, lambda block_id: True)
 
     def crash(self) -> None:

@@ -316,6 +316,28 @@ def test_a_skipped_key_block_and_a_stale_configuration_are_refused() -> None:
     assert_refused(chain, stale, message, Refusal.SIGNATURE)
 
 
+def test_a_key_block_that_changes_no_validator_is_not_skipped_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the window of the former configuration, a forgotten execution would look like absence. The planted defect
+    believes the session that the blocks name instead of computing it behind the last key block of the way.
+    """
+    chain = ProvedChain()
+    message = a_message(1)
+    wider = msgspec.structs.replace(chain.genesis.configuration, expiry_ahead_max_ms=2 * WINDOW_MS)
+    chain.ledger.wanted.add(wider.hash)
+    chain.master_block(configuration=wider)
+    chain.maker.expect(message)
+    chain.carry_out(message)
+    proof = chain.proof(message)
+    assert len(proof.way) == 1
+    skipping = msgspec.structs.replace(proof, way=())
+
+    assert_believed(chain, proof)
+    assert_refused(chain, skipping, message, Refusal.SIGNATURE)
+    session = chain.ledger.master_session().session_id
+    monkeypatch.setattr(proof_rules, "session_of", lambda *_: session)
+    assert_believed(chain, skipping)
+
+
 def test_a_way_over_a_block_that_is_no_key_block_is_refused() -> None:
     chain, messages = three_ends()
     message = messages[EndKind.NEVER]
