@@ -7,9 +7,11 @@ from hashlib import sha256
 
 from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
-from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.remp.message import ExternalMessage
+
+SIMULATED_EXPIRY_S = 1_800_000_240
+"""Unix seconds at which messages expire by default: 240 s after simulated chains begin, which look 300 s ahead at least."""
 
 
 def address(kind: ContractKind, number: int = 0, first_bits: int | None = None) -> bytes:
@@ -25,15 +27,23 @@ def expires_soon_s() -> int:
 
 
 def external(
-    account: bytes, body: bytes, salt: int = 0, expires_at_s: int = NEVER, workchain: int = WORKCHAIN
+    account: bytes,
+    body: bytes,
+    salt: int = 0,
+    expires_at_s: int = SIMULATED_EXPIRY_S,
+    workchain: int = WORKCHAIN,
 ) -> ExternalMessage:
     data = CanonicalMessage(account, body, expires_at_s, salt, workchain).encode()
     return read_message(data, takes_cells=False).external
 
 
-def a_transfer(source: bytes, to: bytes, amount: int, salt: int = 0) -> ExternalMessage:
-    return external(source, transfer_body(to, amount, salt), salt)
+def a_transfer(
+    source: bytes, to: bytes, amount: int, salt: int = 0, expires_at_s: int = SIMULATED_EXPIRY_S
+) -> ExternalMessage:
+    return external(source, transfer_body(to, amount, salt), salt, expires_at_s)
 
 
-def some_primes(number: int, up_to: int = 10, salt: int = 0, expires_at_s: int = NEVER) -> ExternalMessage:
+def some_primes(
+    number: int, up_to: int = 10, salt: int = 0, expires_at_s: int = SIMULATED_EXPIRY_S
+) -> ExternalMessage:
     return external(address(ContractKind.SUM_OF_PRIMES, number), primes_body(up_to), salt, expires_at_s)

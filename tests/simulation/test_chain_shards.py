@@ -138,6 +138,6 @@ def test_a_planted_defect_is_caught(
     for seed in range(1, SEEDS_TRIED + 1):
         try:
             run_once(seed, CHANGES)
-        except AssertionError:
-            return
+        except (AssertionError, ValueError):
+            return  # a check failed, or no state is left that a session could start from
     pytest.fail(f"{SEEDS_TRIED} runs found nothing wrong")

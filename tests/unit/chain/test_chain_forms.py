@@ -177,7 +177,7 @@ def a_set_of(count: int) -> ValidatorSet:
         ({"skew_ms": 0}, {"skew_ms": -1}),
         ({"rates": Rates(bytes_burst=RATE_MAX)}, {"rates": Rates(bytes_burst=RATE_MAX + 1)}),
         ({"rates": Rates(headers_per_s=1)}, {"rates": Rates(headers_per_s=0)}),
-        ({"takes_cells": True}, {"takes_cells": True, "must_expire": True}),
+        ({"takes_cells": True, "must_expire": False}, {"takes_cells": True}),
     ],
 )
 def test_a_configuration_is_taken_up_to_each_limit(fits: dict[str, Any], does_not: dict[str, Any]) -> None:

@@ -461,8 +461,8 @@ def test_messages_stand_as_the_queue_gave_them_otherwise() -> None:
 
 
 def test_a_message_is_remembered_for_two_catchains_and_as_long_as_it_could_live() -> None:
-    bench = Bench(a_configuration(expiry_ahead_max_ms=200_000))
-    chain, again = bench.chain, some_primes(1)
+    bench = Bench(a_configuration(expiry_ahead_max_ms=200_000, must_expire=False))
+    chain, again = bench.chain, some_primes(1, expires_at_s=NEVER)
     chain.shard_block(chain.whole.session_id, [again])
     included_at_ms = chain.now_ms
     refused = taken = 0
@@ -491,7 +491,7 @@ def states_after_an_outage(outage_ms: int) -> tuple[Inclusion, list[ShardState]]
     master block.
     """
     bench = Bench(a_configuration(expiry_ahead_max_ms=200_000, proof_window_ms=100_000))
-    chain, message = bench.chain, some_primes(1)
+    chain, message = bench.chain, some_primes(1, expires_at_s=START_MS // 1_000 + 180)
     chain.shard_block(chain.whole.session_id, [message])
     chain.master_block()
     for _ in range(2):  # two catchains begin
@@ -575,8 +575,8 @@ def test_twins_expire_together() -> None:
 
 
 def test_a_message_without_expiry_is_declined_where_all_must_expire() -> None:
-    bench = Bench(a_configuration(must_expire=True))
-    forever = some_primes(1)
+    bench = Bench(a_configuration())
+    forever = some_primes(1, expires_at_s=NEVER)
     brief = some_primes(1, expires_at_s=bench.now_ms // 1_000 + 60)
     applied, reports = bench.collate([forever, brief])
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rigs.chain_messages import address
+from rigs.chain_messages import SIMULATED_EXPIRY_S, address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery.identity import delivery_id
@@ -36,7 +36,8 @@ SEED = sha256(b"a full node").digest()
 
 
 def primes(number: int) -> bytes:
-    return CanonicalMessage(address(ContractKind.SUM_OF_PRIMES, 1), primes_body(number)).encode()
+    account = address(ContractKind.SUM_OF_PRIMES, 1)
+    return CanonicalMessage(account, primes_body(number), SIMULATED_EXPIRY_S).encode()
 
 
 class Desk:
@@ -282,7 +283,7 @@ def test_a_delivery_that_the_account_refuses_is_refused_when_the_refusal_is_on_d
     async def scenario(desk: Desk) -> None:
         intake = DeliveryIntake(desk.node)
         desk.node.on_settled = intake.heard
-        data = CanonicalMessage(address(ContractKind.ALWAYS_REJECTS), b"").encode()
+        data = CanonicalMessage(address(ContractKind.ALWAYS_REJECTS), b"", SIMULATED_EXPIRY_S).encode()
         desk.statuses.is_full = True
         handled = asyncio.create_task(intake.handle(delivered(data)))
         await asyncio.sleep(3 * RETRY_S)

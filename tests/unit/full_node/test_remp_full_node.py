@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rigs.chain_messages import address
+from rigs.chain_messages import SIMULATED_EXPIRY_S, address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.master_state import PlanKind
@@ -118,7 +118,7 @@ class Desk:
 
 
 def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
-    return CanonicalMessage(account, primes_body(number)).encode()
+    return CanonicalMessage(account, primes_body(number), SIMULATED_EXPIRY_S).encode()
 
 
 def at_a_desk(scenario: Callable[[Desk], None], known_sets: KnownSets | None = None) -> None:
@@ -174,9 +174,8 @@ def test_bytes_that_are_no_message_are_an_error_to_whoever_brings_them(data: byt
 def test_the_largest_message_is_taken() -> None:
     def scenario(desk: Desk) -> None:
         body = CanonicalMessage(address(ContractKind.HEAVY), b"").encode()
-        largest = CanonicalMessage(
-            address(ContractKind.HEAVY), bytes(MESSAGE_BYTES_MAX - len(body) - 4)
-        ).encode()
+        content = bytes(MESSAGE_BYTES_MAX - len(body) - 4)
+        largest = CanonicalMessage(address(ContractKind.HEAVY), content, SIMULATED_EXPIRY_S).encode()
         assert MESSAGE_BYTES_MAX - 4 < len(largest) <= MESSAGE_BYTES_MAX
         desk.node.submit(largest)
         assert len(desk.sent) == 1
@@ -294,7 +293,7 @@ def test_restarted_between_shard_and_master_block_it_refuses_nothing_and_tells_t
 def test_another_message_with_the_body_of_one_in_a_block_is_still_refused() -> None:
     def scenario(desk: Desk) -> None:
         desk.in_a_shard_block(primes())
-        other = CanonicalMessage(ACCOUNT, primes_body(10), salt=1).encode()
+        other = CanonicalMessage(ACCOUNT, primes_body(10), SIMULATED_EXPIRY_S, salt=1).encode()
         assert desk.node.receive(other).refused is not None
         assert desk.kinds == ["RejectedByFullnode"]
 

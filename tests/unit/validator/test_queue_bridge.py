@@ -47,9 +47,7 @@ def genesis_of(size: int) -> Genesis:
     keys = [public_key_of(number) for number in range(size)]
     members = tuple(ChainValidator(key, sha256(key).digest()) for key in keys)
     until_ms = START_MS + 86_400_000
-    return Genesis(
-        "bridge", START_MS, Configuration(ValidatorSet(START_MS, until_ms, members), must_expire=False)
-    )
+    return Genesis("bridge", START_MS, Configuration(ValidatorSet(START_MS, until_ms, members)))
 
 
 class Node:

@@ -38,6 +38,8 @@ from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configur
 
 ACCOUNTS = 40
 START_BALANCE = 1_000
+LIFE_S = LIFETIME_MS // 1_000 - 1
+"""Seconds from the making of a message to its expiry: as far ahead as the chain looks."""
 
 
 class LoadedChain(DecidedChain):
@@ -83,17 +85,19 @@ class LoadedChain(DecidedChain):
         random = self.random
         self._number += 1
         kind = random.randrange(10)
+        expires_at_s = self.now_ms // 1_000 + LIFE_S
         if kind < 5:
             to = random.choice([*self.balances, *self.unfunded])
-            one = a_transfer(random.choice(self.balances), to, random.randrange(1, 400), self._number)
+            amount = random.randrange(1, 400)
+            one = a_transfer(random.choice(self.balances), to, amount, self._number, expires_at_s)
         elif kind < 8:
             account = address(ContractKind.SUM_OF_PRIMES, random.randrange(20))
-            one = external(account, primes_body(random.randrange(200)), self._number)
+            one = external(account, primes_body(random.randrange(200)), self._number, expires_at_s)
         elif kind == 8:
             account = random.choice([*self.unfunded, address(ContractKind.ALWAYS_REJECTS, 1)])
-            one = external(account, b"%d" % self._number, self._number)
+            one = external(account, b"%d" % self._number, self._number, expires_at_s)
         else:
-            one = external(address(ContractKind.HEAVY, self._number), b"%d" % self._number)
+            one = external(address(ContractKind.HEAVY, self._number), b"%d" % self._number, 0, expires_at_s)
         known = list(self.included) if random.random() < 0.1 else []
         if known:
             self.offer_again(random.choice(known[-50:]))

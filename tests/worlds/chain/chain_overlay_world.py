@@ -212,8 +212,9 @@ class ChainHouse:
                     for message_id in message_ids:
                         self.pending.pop(message_id, None)
                 case ShardDropped(_, _, message_ids):
-                    # A block of an ended session may become final late, when its messages are in another one.
-                    for message_id in set(message_ids) - self.done:
+                    # A block of an ended session may become final late, when its messages are in another one. Liars who
+                    # hold a session put messages into blocks that nobody offered.
+                    for message_id in (set(message_ids) - self.done) & self.world.offered.keys():
                         self.pending[message_id] = self.world.offered[message_id]
                 case MasterApplied(blocks=blocks):
                     for message_id in [one.message_id for block in blocks for one in block.messages]:

@@ -52,7 +52,6 @@ def genesis_of(size: int, balances: tuple[tuple[bytes, int], ...]) -> Genesis:
         ValidatorSet(START_MS, START_MS + 86_400_000, members),
         master_lifetime_ms=LIFETIME_MS,
         shard_lifetime_ms=LIFETIME_MS,
-        must_expire=False,
     )
     return Genesis("validators", START_MS, configuration, balances)
 

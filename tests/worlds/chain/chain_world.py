@@ -46,7 +46,7 @@ def a_configuration(
     shard_bits_max: int = 4,
     expiry_ahead_max_ms: int = 300_000,
     proof_window_ms: int = 0,
-    must_expire: bool = False,
+    must_expire: bool | None = None,
     shard_validators: int = 4,
 ) -> Configuration:
     return Configuration(
@@ -57,7 +57,7 @@ def a_configuration(
         shard_lifetime_ms=LIFETIME_MS,
         expiry_ahead_max_ms=expiry_ahead_max_ms,
         proof_window_ms=proof_window_ms,
-        must_expire=must_expire,
+        must_expire=not takes_cells if must_expire is None else must_expire,
         limits=limits or Limits(),
         shard_bits_max=shard_bits_max,
         ordering=ordering,

@@ -81,7 +81,6 @@ def a_proving_configuration(
         shard_lifetime_ms=600_000,
         expiry_ahead_max_ms=given.get("ahead_ms", WINDOW_MS),
         proof_window_ms=given.get("window_ms", WINDOW_MS),
-        must_expire=False,
     )
 
 

@@ -40,11 +40,14 @@ from tests.worlds.chain.proved_chain import ProvedChain
 SEED = sha256(b"a full node with a desk").digest()
 MAGIC = 77
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
+EXPIRES_AT_S = START_MS // 1_000 + 50
+"""Unix seconds: as far ahead as these chains look, less the time that a test takes."""
+
 REFUSING = address(ContractKind.ALWAYS_REJECTS)
 
 
 def primes(number: int = 10, account: bytes = ACCOUNT) -> bytes:
-    return CanonicalMessage(account, primes_body(number)).encode()
+    return CanonicalMessage(account, primes_body(number), EXPIRES_AT_S).encode()
 
 
 class FullNodeDesk:

@@ -11,7 +11,7 @@ from collections import Counter
 from hashlib import sha256
 from random import Random
 
-from rigs.chain_messages import address
+from rigs.chain_messages import SIMULATED_EXPIRY_S, address
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
@@ -40,7 +40,7 @@ WAY_S = 0.02
 
 
 def primes(number: int) -> bytes:
-    return CanonicalMessage(ACCOUNT, primes_body(number)).encode()
+    return CanonicalMessage(ACCOUNT, primes_body(number), SIMULATED_EXPIRY_S).encode()
 
 
 def id_of(number: int) -> bytes:

@@ -40,7 +40,6 @@ def a_genesis(name: str = "store") -> Genesis:
         ValidatorSet(START_MS, START_MS + 86_400_000, members),
         master_lifetime_ms=2_000,
         shard_lifetime_ms=2_000,
-        must_expire=False,
     )
     return Genesis(name, START_MS, configuration)
 

@@ -143,7 +143,8 @@ def test_never_is_proved_by_the_first_block_at_the_expiry_and_not_by_one_before(
 
 
 def test_a_message_that_does_not_expire_can_only_be_proved_executed() -> None:
-    chain = ProvedChain()
+    configuration = msgspec.structs.replace(a_proving_configuration(), must_expire=False)
+    chain = ProvedChain(a_genesis(configuration))
     taken, left = a_message(1, expires_at_s=NEVER), a_message(2, expires_at_s=NEVER)
     chain.maker.expect(taken)
     chain.maker.expect(left)
