@@ -51,6 +51,9 @@ ORIGINS: dict[str, str] = {
     local_intake.LOCAL_INTAKE.name: (
         "The local socket of a full node. Programs submit external messages and follow them."
     ),
+    link_protocols.DELIVERY_BODIES.name: (
+        "Links between programs (`SocketTransport`). Each side opens one instance of the protocol, and only that side sends in it."
+    ),
 }
 
 
@@ -91,7 +94,7 @@ def _overview() -> str:
         "## Wire profiles",
         _profiles_table(),
         "## Links",
-        "Links are the connections of full nodes and validators. They have a listening address and protocol numbers of their own, "
+        "Links are the connections of full nodes and validators, and of programs that are linked directly. They have a listening address and protocol numbers of their own, "
         "which DMQ peers do not use.",
         _links_table(),
         "## Handshake versions",
@@ -132,6 +135,7 @@ def _number(protocol: MiniProtocol) -> Callable[[Profile], str]:
 _LINK_KINDS = {
     LinkVersion.REMP: "full node to validator",
     LinkVersion.CATCHAIN: "members of a session",
+    LinkVersion.DELIVERY: "programs",
 }
 
 

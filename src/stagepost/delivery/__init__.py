@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from stagepost.delivery.transports.dmq import DmqTransport
     from stagepost.delivery.transports.memory import MemoryNetwork
+    from stagepost.delivery.transports.sockets import SocketPeer, SocketTransport
 
 _HOMES = {
     "stagepost.delivery.config": ("ReceiverConfig", "ReliablePublisherConfig"),
@@ -100,6 +101,7 @@ _HOMES = {
     "stagepost.delivery.shell.handling": ("Busy", "Message", "Reject"),
     "stagepost.delivery.stores.inbox_rows": ("claim_within",),
     "stagepost.delivery.transports.memory": ("MemoryNetwork",),
+    "stagepost.delivery.transports.sockets": ("SocketPeer", "SocketTransport"),
     "stagepost.delivery.shell.publisher": ("ReliablePublisher",),
     "stagepost.delivery.shell.receiver": ("Receiver",),
     "stagepost.delivery.result": ("DeliveryResult",),
@@ -151,6 +153,8 @@ __all__ = [
     "SendFailed",
     "SendPaced",
     "SendRefused",
+    "SocketPeer",
+    "SocketTransport",
     "Tier",
     "Transport",
     "claim_within",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.errors import ErrorCode, StagepostError
+
+T = TypeVar("T")
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -99,6 +101,17 @@ class SendRefused(StagepostError):
 
 MessageCallback: TypeAlias = Callable[[Incoming | IncomingAcks], None]
 Unsubscribe: TypeAlias = Callable[[], None]
+
+
+def registered(callbacks: list[T], callback: T) -> Unsubscribe:
+    """Add `callback` to the list; return the function that removes it again, which may be called more than once."""
+    callbacks.append(callback)
+
+    def unregister() -> None:
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    return unregister
 
 
 def absence_of(transport: object) -> StagepostError | None:

@@ -58,7 +58,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "dmq.node": GROUND | {"dmq", "dmq.cardano", "dmq.endpoints", "dmq.keys"},
     "delivery": TOOLS,
     "delivery.stores": GROUND | {"delivery"},
-    "delivery.transports": GROUND | {"delivery", "dmq", "dmq.endpoints", "dmq.keys"},
+    # Authenticated links are those of REMP; its rules know nothing of delivery.
+    "delivery.transports": GROUND | {"delivery", "dmq", "dmq.endpoints", "dmq.keys", "remp.links"},
     "delivery.shell": GROUND | {"delivery", "delivery.stores", "delivery.transports"},
     "catchain": TOOLS,
     # The rules of REMP are one row with three folders; links carry them.

@@ -1,1 +1,1 @@
-"""Transports of reliable delivery: over a DMQ node, and in memory."""
+"""Transports of reliable delivery: over a DMQ node, over sockets, and in memory."""

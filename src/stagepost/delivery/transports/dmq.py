@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from stagepost.delivery.envelope import TOPIC_BYTES_MAX, AckReceipt
 from stagepost.delivery.transport import (
@@ -24,6 +24,7 @@ from stagepost.delivery.transport import (
     Published,
     SendFailed,
     SendRefused,
+    registered,
 )
 from stagepost.delivery.transports.dmq_bodies import ack_bodies, acker_id, data_body, payload_room, read_body
 from stagepost.delivery.transports.dmq_connectivity import (
@@ -90,7 +91,6 @@ ACK_TTL_MAX_S = 60.0
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 OnConnectivity = Callable[[int], None]
 OnMessage = Callable[[Incoming | IncomingAcks], None]
 
@@ -266,14 +266,14 @@ class DmqTransport:
         return payload_room(topic, ackers)
 
     def on_connectivity(self, callback: OnConnectivity) -> Callable[[], None]:
-        return _registered(self._on_connectivity, callback)
+        return registered(self._on_connectivity, callback)
 
     def on_message(self, callback: OnMessage) -> Callable[[], None]:
         """Call `callback` with every message from the oldest that the node holds.
 
         A callback that registers late makes earlier callbacks hear the old messages again.
         """
-        unregister = _registered(self._on_message, callback)
+        unregister = registered(self._on_message, callback)
         self._somebody_listens.set()
         if self._has_told and self._listener is not None:
             self._begin_to_listen(self._listener)
@@ -363,13 +363,3 @@ class DmqTransport:
         except Exception:
             self.counters.callbacks_failed += 1
             log.exception("a callback failed")
-
-
-def _registered(callbacks: list[T], callback: T) -> Callable[[], None]:
-    callbacks.append(callback)
-
-    def unregister() -> None:
-        if callback in callbacks:
-            callbacks.remove(callback)
-
-    return unregister

@@ -37,11 +37,11 @@ _TRACE_BYTES = 2 + TRACE_PARENT_BYTES
 _DATA_HEADS = tuple(bytes((version, DATA_KIND)) for version in DATA_VERSIONS)
 
 
-def payload_room(topic: str, ackers: Sequence[str]) -> int:
+def payload_room(topic: str, ackers: Sequence[str], body_bytes_max: int = BODY_BYTES_MAX) -> int:
     """Return the bytes of payload that fit at every attempt; negative if nothing fits."""
     topic_bytes = len(topic.encode())
     return (
-        BODY_BYTES_MAX
+        body_bytes_max
         - _FIXED_BYTES
         - _head_bytes(topic_bytes)
         - topic_bytes
@@ -82,21 +82,27 @@ def ack_bodies(sender: str, receipts: Sequence[AckReceipt]) -> list[tuple[bytes,
 
 def read_body(message: DmqMessage) -> Incoming | IncomingAcks | None:
     """Read a body; return None for a body of another program, since others use the network too."""
-    body = message.body
+    sender = node_id_of(message.cold_verification_key)
+    return read_envelope(message.body, sender, message.expires_at * 1_000, message.message_id)
+
+
+def read_envelope(
+    body: bytes,
+    sender: str,
+    expires_at_ms: int | None,
+    network_id: bytes,
+    payload_bytes_max: int = BODY_BYTES_MAX,
+) -> Incoming | IncomingAcks | None:
+    """Read a body that `sender` has signed; return None for a body that is no envelope."""
     # Version and kind follow the head of the array, so that most foreign bodies need no decoder.
-    if body[1:3] in _DATA_HEADS:
-        return _read_data(message)
     if body[1:3] == bytes((1, ACK_KIND)):
-        return _read_acks(body, _name_of(message.cold_verification_key))
-    return None
-
-
-def _read_data(message: DmqMessage) -> Incoming | IncomingAcks | None:
+        return _read_acks(body, sender)
+    if body[1:3] not in _DATA_HEADS:
+        return None
     try:
-        envelope = read_data_envelope(message.body)
+        envelope = read_data_envelope(body, payload_bytes_max)
     except DecodeError:
         return None
-    sender = _name_of(message.cold_verification_key)
     if envelope.topic.startswith(RESERVED_TOPIC_PREFIX):
         # Receipts in a data envelope; no other system message may reach an application.
         return _read_acks(envelope.payload, sender) if envelope.topic in ACK_TOPICS else None
@@ -108,8 +114,8 @@ def _read_data(message: DmqMessage) -> Incoming | IncomingAcks | None:
         envelope.attempt,
         tuple([acker.hex() for acker in envelope.ackers]),
         envelope.payload,
-        message.expires_at * 1_000,
-        message.message_id,
+        expires_at_ms,
+        network_id,
         "" if envelope.trace_parent is None else envelope.trace_parent.text,
     )
 
@@ -128,8 +134,8 @@ def _identity_text(identity: bytes) -> str:
 
 
 @lru_cache(maxsize=POOLS_REMEMBERED_MAX)
-def _name_of(cold_verification_key: bytes) -> str:
-    """Return the pool id of a key, from a cache: few pools send many messages, and the hash takes longer."""
+def node_id_of(cold_verification_key: bytes) -> str:
+    """Return the pool id of a key as text, from a cache: few pools send many messages, and the hash takes longer."""
     return pool_id(cold_verification_key).hex()
 
 

@@ -8,6 +8,7 @@ overlay = OverlayLinks(end, listener, session_id, own_index, members)   # regist
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +32,8 @@ from stagepost.remp.links.versions import LinkVersion
 log = logging.getLogger(__name__)
 
 SESSIONS_MAX = 1_024
+OF_NODES = (LinkVersion.REMP, LinkVersion.CATCHAIN)
+"""Versions of the links of full nodes and validators."""
 EXEMPT_SOURCES = LOOPBACK_HOSTS | {LOCAL_PEER}
 """Source names that many honest peers share; none of them is counted or kept out."""
 
@@ -38,8 +41,15 @@ EXEMPT_SOURCES = LOOPBACK_HOSTS | {LOCAL_PEER}
 class LinkListener:
     """Sessions come and go; a peer that asks for a session that is not here is told to come again later."""
 
-    def __init__(self, end: OurEnd, limits: AdmissionLimits | None = None) -> None:
+    def __init__(
+        self,
+        end: OurEnd,
+        limits: AdmissionLimits | None = None,
+        served: Collection[LinkVersion] = OF_NODES,
+    ) -> None:
+        """`served` are the handshake versions that this address offers."""
         self._end = end
+        self._served = served
         self._admission = Admission(
             end.clock.mono_s, limits or AdmissionLimits(delay_s=0.0), exempt=EXEMPT_SOURCES
         )
@@ -106,7 +116,7 @@ class LinkListener:
 
     async def _open(self, bearer: Bearer, source: str) -> tuple[Door[Any], Link]:
         try:
-            return await respond_to_link(bearer, self._end, tuple(LinkVersion), self._find)
+            return await respond_to_link(bearer, self._end, self._served, self._find)
         except HandshakeRefused:
             raise  # the peer was told why, and has broken no rule
         except RemoteProtocolError as error:

@@ -36,6 +36,7 @@ class LinkProtocol(IntEnum):
     REMP_MESSAGES = 0x403
     REMP_RECEIPTS = 0x404
     LOCAL_INTAKE = 0x405
+    DELIVERY_BODIES = 0x406
 
 
 PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
@@ -61,6 +62,11 @@ PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
         OBJECTS_INGRESS_BYTES_MAX,
     ),
     LinkProtocol.LOCAL_INTAKE: (local_intake.LOCAL_INTAKE, local_intake.DIALECT, OBJECTS_INGRESS_BYTES_MAX),
+    LinkProtocol.DELIVERY_BODIES: (
+        link_protocols.DELIVERY_BODIES,
+        link_protocols.DELIVERY_DIALECT,
+        OBJECTS_INGRESS_BYTES_MAX,
+    ),
 }
 
 _CARRY_OBJECTS = {LinkProtocol.CATCHAIN_OVERLAY, LinkProtocol.REMP_MESSAGES, LinkProtocol.REMP_RECEIPTS}
@@ -73,6 +79,10 @@ SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
     LinkVersion.REMP: {
         Direction.INITIATOR: LinkProtocol.REMP_MESSAGES,
         Direction.RESPONDER: LinkProtocol.REMP_RECEIPTS,
+    },
+    LinkVersion.DELIVERY: {
+        Direction.INITIATOR: LinkProtocol.DELIVERY_BODIES,
+        Direction.RESPONDER: LinkProtocol.DELIVERY_BODIES,
     },
 }
 """The protocol that each side of a connection opens, and in which it alone speaks; the initiator is the side

@@ -34,6 +34,7 @@ DATA_FIELDS = ("network_magic", "public_key", "nonce")
 class LinkVersion(IntEnum):
     REMP = 0x5001
     CATCHAIN = 0x5002
+    DELIVERY = 0x5005
 
 
 class LinkData(msgspec.Struct, frozen=True):

@@ -80,6 +80,13 @@ WRITTEN: list[tuple[LinkProtocol, str, Any, list[Any]]] = [
     (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.Done(), [5]),
     (LinkProtocol.LOCAL_INTAKE, "Idle", local_intake.AskProof(bytes(32)), [6, bytes(32)]),
     (LinkProtocol.LOCAL_INTAKE, "Proving", local_intake.TellProof(b"{}"), [7, b"{}"]),
+    (
+        LinkProtocol.DELIVERY_BODIES,
+        "Delivering",
+        link_protocols.DeliveryBody(bytes(64), b"x"),
+        [0, bytes(64), b"x"],
+    ),
+    (LinkProtocol.DELIVERY_BODIES, "Delivering", link_protocols.Done(), [1]),
 ]
 
 
@@ -111,7 +118,7 @@ def test_numbers_begin_at_0x400_and_neither_they_nor_the_versions_are_dmqs() -> 
         number for table in (DMQ_VERSIONS, CARDANO_VERSIONS) for by in table.values() for number in by
     }
     assert versions.isdisjoint(LinkVersion)
-    assert [*LinkVersion, INTAKE_VERSION] == [0x5001, 0x5002, 0x5003]
+    assert [*LinkVersion, INTAKE_VERSION] == [0x5001, 0x5002, 0x5005, 0x5003]
     assert INTAKE_VERSION not in versions
 
 
