@@ -133,12 +133,18 @@ class KeptSessions(msgspec.Struct, frozen=True):
 
 class Snapshot(msgspec.Struct, frozen=True):
     """All that is needed to go on from a master block: its state, the states of the blocks that shards stand upon, and
-    what is known of sessions. Its parts are kept together or not at all."""
+    what is known of sessions. Its parts are kept together or not at all.
+
+    `checkpoint`, of a node that makes proofs: the newest key block at that moment, as verifiers keep it; `key_blocks`:
+    the parts of proofs that lead from the genesis to it. Both are empty at other nodes.
+    """
 
     block_id: BlockId
     master: bytes
     sessions: bytes
     states: tuple[tuple[BlockId, bytes], ...]
+    checkpoint: bytes = b""
+    key_blocks: tuple[bytes, ...] = ()
 
 
 class History(Protocol):

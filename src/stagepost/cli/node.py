@@ -225,6 +225,12 @@ def validator(
     show_default=True,
     help="Wire profile of the connection to the DMQ node.",
 )
+@duration_option(
+    "--keep-chain",
+    "chain_keep_s",
+    default=None,
+    help="Time for which blocks stay in the archive of the chain, from which nodes that join read. [for ever]",
+)
 @with_http
 @with_kafka
 @click.pass_context
@@ -247,6 +253,7 @@ def full(
     http_certificate: Path | None,
     http_private_key: Path | None,
     kafka: str | None,
+    chain_keep_s: float | None,
 ) -> None:
     """Run a full node until SIGTERM or Ctrl-C: send messages to validators, write every status to a topic.
 
@@ -283,5 +290,6 @@ def full(
         metrics_port=metrics_port,
         metrics_at=prometheus,
         kafka=way.settings,
+        chain_keep_s=chain_keep_s,
     )
     context.exit(status)

@@ -54,6 +54,7 @@ def run_full_node(
     metrics_port: int | None = None,
     metrics_at: TcpAddress | None = None,
     kafka: KafkaSettings | None = None,
+    chain_keep_s: float | None = None,
 ) -> int:
     """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address.
     `metrics_at`: address at which /metrics alone is served as well."""
@@ -62,7 +63,10 @@ def run_full_node(
 
     async def start() -> ClosableNode:
         timeout_ms = int(message_timeout_s * 1_000)
-        node = await start_full_node(described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka)
+        keep_ms = None if chain_keep_s is None else int(chain_keep_s * 1_000)
+        node = await start_full_node(
+            described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka, chain_keep_ms=keep_ms
+        )
         node.read_messages()
         running: ClosableNode = node if dmq is None else await _NodeWithDeliveries.start(node, dmq)
         served = full_node_status(

@@ -86,6 +86,7 @@ class RunningFullNode:
         listener: LinkListener,
         on_status: OnStatus,
         message_timeout_ms: int,
+        chain_keep_ms: int | None = None,
     ) -> None:
         self.watchers: list[OnStatus] = []
         self.end_watchers: list[OnProved] = []
@@ -104,11 +105,14 @@ class RunningFullNode:
         if (data / SETS_FILE).exists():
             known_sets.add(ValidatorSets.load(data / SETS_FILE))
         genesis = network.chain
-        store = open_chain_store(data / CHAIN_FOLDER, genesis, keeps_all=True)
+        store = open_chain_store(
+            data / CHAIN_FOLDER, genesis, has_archive=True, archive_keep_ms=chain_keep_ms
+        )
         replace_file(data / GENESIS_FILE, genesis.encode(), FILE_MODE)
         self._proofs_topic = create_topic(data, PROOFS_TOPIC)
         writer = self._proofs_topic.writer(retry_s=RETRY_S, on_error=_disk_refused)
-        self.proofs = ProofKeeper(ProofMaker(genesis), writer)
+        maker = ProofMaker(genesis, store.snapshot())
+        self.proofs = ProofKeeper(maker, writer)
         self.follower = ChainFollower(
             genesis,
             store,
@@ -118,6 +122,7 @@ class RunningFullNode:
             Random(end.random.getrandbits(64)),
             self._chain_spoke,
             on_master=lambda kept, applied: self.proofs.take(final_block(kept), applied),
+            seals=maker.seals,
         )
         place = network.place_of(end.public_key)
         self._overlay = OverlayLinks(end, listener, self.follower.overlay_id, place, network.link_members)
@@ -284,8 +289,10 @@ async def start_full_node(
     on_status: OnStatus = lambda receipt: None,
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
     kafka: KafkaSettings | None = None,
+    chain_keep_ms: int | None = None,
 ) -> RunningFullNode:
-    """Start a full node. `listener` listens already, at the address that the network has for this node."""
+    """Start a full node. `listener` listens already, at the address that the network has for this node. `chain_keep_ms`: for
+    how long blocks stay in the archive of the chain; None for ever."""
     if kafka is not None:
         make_private(data, "data folder", advice="choose another folder with --data")
         await asyncio.to_thread(require_kafka, kafka, data)
@@ -293,7 +300,7 @@ async def start_full_node(
     if listener is None:
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)
-    node = RunningFullNode(network, end, data, listener, on_status, message_timeout_ms)
+    node = RunningFullNode(network, end, data, listener, on_status, message_timeout_ms, chain_keep_ms)
     node.start()
     await node.serve_programs()
     if kafka is not None:

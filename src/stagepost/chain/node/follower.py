@@ -45,6 +45,8 @@ from stagepost.chain.node.following_messages import (
 )
 from stagepost.chain.node.store import ChainStore
 from stagepost.chain.node.switchboard import Switchboard
+from stagepost.chain.proofs.proof_files import write_checkpoint
+from stagepost.chain.proofs.proof_making import SealBook
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock
@@ -57,10 +59,12 @@ from stagepost.remp.shard import BlockId
 class SnapshotKeeper:
     """Takes a snapshot when sessions rotate, and gives it to the store when no message from before it can
     matter any more: a restart from it must still learn of every block that could hold a living message.
+    `seals`: the key blocks of a node that makes proofs; None at other nodes.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, seals: SealBook | None = None) -> None:
         self._history = history
+        self._seals = seals
         self._taken: deque[tuple[int, Snapshot]] = deque()
 
     def session_rotated(self, ledger: EmbeddedLedger) -> None:
@@ -68,12 +72,20 @@ class SnapshotKeeper:
         catchain = ledger.master.catchain_seqno
         if self._taken and self._taken[-1][0] == catchain:
             return
-        self._taken.append((catchain, snapshot_of(ledger)))
+        snapshot = snapshot_of(ledger)
+        if self._seals is not None:
+            snapshot = msgspec.structs.replace(snapshot, checkpoint=write_checkpoint(self._seals.newest))
+        self._taken.append((catchain, snapshot))
         due: Snapshot | None = None
         while self._taken and self._taken[0][0] + CATCHAINS_OF_LIFE < catchain:
             due = self._taken.popleft()[1]
-        if due is not None:
-            self._history.keep_snapshot(due)
+        if due is None:
+            return
+        if self._seals is not None:
+            # A key block may be sealed a little after the snapshot: by now all before it are.
+            parts = tuple(part.encode() for part in self._seals.key_blocks.values())
+            due = msgspec.structs.replace(due, key_blocks=parts)
+        self._history.keep_snapshot(due)
 
 
 log = logging.getLogger(__name__)
@@ -82,6 +94,9 @@ COMMITTED_MAX = 4_096
 """Blocks, at most, that we know to be in a final master block; none waits for longer than a few master
 blocks.
 """
+
+ARCHIVE_READS_MAX = 4
+"""Answers, at most, that wait for the archive; a node that asks beyond them asks again a second later."""
 
 ENDED_MAX = 256
 """Ended sessions, at most, whose last blocks our own agreement may still report."""
@@ -122,6 +137,7 @@ class ChainFollower:
         options: FollowerOptions | None = None,
         switches: Switches | None = None,
         on_master: OnMaster = lambda kept, applied: None,
+        seals: SealBook | None = None,
     ) -> None:
         self.genesis = genesis
         self.store = store
@@ -143,11 +159,12 @@ class ChainFollower:
         self._random = random
         self._on_events = on_events
         self._options = options or FollowerOptions()
-        self._snapshots = SnapshotKeeper(store)
+        self._snapshots = SnapshotKeeper(store, seals)
         store.on_error = self._disk_failed
         self._committed: dict[BlockId, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._asking: set[int] = set()
+        self._reading: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         for session in (self.ledger.master_session(), *self.ledger.sessions()):
             self._open(session)
@@ -200,9 +217,16 @@ class ChainFollower:
             self._ask_after(0.0, peer)
 
     def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
-        if not self._is_stopped:
-            self.counters.answered += 1
-            reply(self._answer(decode_get_finals(query)).encode())
+        if self._is_stopped:
+            return
+        self.counters.answered += 1
+        wanted = decode_get_finals(query)
+        if len(self._reading) < ARCHIVE_READS_MAX and self._needs_archive(wanted):
+            task = asyncio.get_running_loop().create_task(self._answer_from_archive(wanted, reply))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+        else:
+            reply(self._answer(wanted).encode())
 
     def linked(self, peer: int) -> None:
         if not self._is_stopped:
@@ -283,16 +307,28 @@ class ChainFollower:
 
     def _answer(self, query: GetFinals) -> Finals:
         found: list[Final] = []
-        size = 0
         for session_id, number in query.places:
-            kept = self.store.of_session(session_id)
-            for place in range(number - 1, len(kept)):
-                record = final_block(kept[place]).encode()
-                size += len(record)
-                if found and (len(found) >= BLOCKS_MAX or size > BLOCKS_BYTES_MAX):
-                    return Finals(tuple(found))
-                found.append(Final(session_id, place + 1, record))
+            if _fill(found, session_id, number, self.store.of_session(session_id)[number - 1 :]):
+                break
         return Finals(tuple(found))
+
+    def _needs_archive(self, query: GetFinals) -> bool:
+        """Return whether a node that joins asks for sessions that ended so long ago that the store does not hold them."""
+        return self.store.has_archive and any(
+            session_id not in self.chains and not self.store.of_session(session_id)
+            for session_id, _ in query.places
+        )
+
+    async def _answer_from_archive(self, query: GetFinals, reply: Callable[[bytes], None]) -> None:
+        found: list[Final] = []
+        for session_id, number in query.places:
+            blocks = self.store.of_session(session_id)[number - 1 :] or await self.store.read_archive(
+                session_id, number - 1, BLOCKS_MAX, BLOCKS_BYTES_MAX
+            )
+            if _fill(found, session_id, number, blocks):
+                break
+        if not self._is_stopped:
+            reply(Finals(tuple(found)).encode())
 
     # Taking in
 
@@ -460,3 +496,15 @@ class ChainFollower:
             slot=0 if last is None else last.candidate.slot,
             is_held=is_held,
         )
+
+
+def _fill(found: list[Final], session_id: bytes, number: int, blocks: Sequence[KeptBlock]) -> bool:
+    """Add blocks of a session, the first of them with `number`, to an answer; return whether the answer is full."""
+    size = sum(len(one.record) for one in found)
+    for place, kept in enumerate(blocks, start=number):
+        record = final_block(kept).encode()
+        size += len(record)
+        if found and (len(found) >= BLOCKS_MAX or size > BLOCKS_BYTES_MAX):
+            return True
+        found.append(Final(session_id, place, record))
+    return False

@@ -21,6 +21,7 @@ from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.history import KeptBlock, KeptSessions, Snapshot, after
 from stagepost.chain.master_block import decode_master_block
+from stagepost.chain.node.block_archive import ArchivedBlock, BlockArchive
 from stagepost.chain.node.final_proof import Proof, final_block
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import StorageError
@@ -46,10 +47,14 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotRow(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot; rows of releases without the last two columns have them empty."""
+
     block_id: bytes
     master: bytes
     sessions: bytes
     states: tuple[tuple[bytes, bytes], ...]
+    checkpoint: bytes = b""
+    key_blocks: tuple[bytes, ...] = ()
 
 
 BLOCKS: Table[int, KeptBlock] = Table("blocks", int, KeptBlock)
@@ -105,12 +110,19 @@ class ChainBook:
 
 def row_of(snapshot: Snapshot) -> SnapshotRow:
     states = tuple((_written(block_id), state) for block_id, state in snapshot.states)
-    return SnapshotRow(_written(snapshot.block_id), snapshot.master, snapshot.sessions, states)
+    return SnapshotRow(
+        _written(snapshot.block_id),
+        snapshot.master,
+        snapshot.sessions,
+        states,
+        snapshot.checkpoint,
+        snapshot.key_blocks,
+    )
 
 
 def snapshot_in(row: SnapshotRow) -> Snapshot:
     states = tuple((_read(block_id), state) for block_id, state in row.states)
-    return Snapshot(_read(row.block_id), row.master, row.sessions, states)
+    return Snapshot(_read(row.block_id), row.master, row.sessions, states, row.checkpoint, row.key_blocks)
 
 
 def sessions_in(snapshot: Snapshot) -> frozenset[bytes]:
@@ -139,7 +151,8 @@ Written = Callable[[StorageError | None], None]
 
 class ChainStore:
     """A `History`. `damage` has one sentence for each thing that was wrong when it was opened: then some of what we said
-    may be missing. `keeps_all`: a snapshot replaces nothing, and the chain can be replayed from its genesis."""
+    may be missing. `keeps_all`: a snapshot replaces nothing, and the chain can be replayed from its genesis. `archive`:
+    blocks that a snapshot stands for go there; the store neither holds nor loads them any more."""
 
     def __init__(
         self,
@@ -149,10 +162,13 @@ class ChainStore:
         genesis: Genesis,
         *,
         keeps_all: bool = False,
+        archive: BlockArchive | None = None,
     ) -> None:
         _require_same(held, genesis)
-        self.damage = tuple(damage)
+        self.damage = tuple(damage) + (archive.damage if archive is not None else ())
         self.keeps_all = keeps_all
+        self._archive = archive
+        self._archive_fault: StorageError | None = None
         self.on_error: Callable[[StorageError], None] | None = None
         self._writer = GroupWriter(backend, ChainBook, on_error=self._report)
         row = held[SNAPSHOTS.name].get(THE_SNAPSHOT)
@@ -180,7 +196,7 @@ class ChainStore:
     @property
     def fault(self) -> StorageError | None:
         """Return why the disk refuses what is written now; None while it takes everything."""
-        return self._writer.fault
+        return self._writer.fault or self._archive_fault
 
     def begin(self) -> None:
         """On the event loop that everything is written from."""
@@ -207,12 +223,35 @@ class ChainStore:
     def keep_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         row, covered = row_of(snapshot), self._covered_by(snapshot)
+        if self._archive is None or not covered:
+            self._let_go(covered)
+            self._writer.soon(lambda book: book.put_snapshot(row, covered))
+            return
+        self._writer.soon(lambda book: book.put_snapshot(row, ()))
+        places = {id(kept): place for known in self._of_session.values() for place, kept in enumerate(known)}
+        blocks = [self._blocks[number] for number in covered]
+        at_ms = max((view.time_ms for view in KeptSessions.decode(snapshot.sessions).views), default=0)
+        self._archive.put(
+            [ArchivedBlock(places[id(kept)], at_ms, kept) for kept in blocks],
+            lambda fault: self._archived(covered, fault),
+        )
+
+    def _archived(self, covered: Sequence[int], fault: StorageError | None) -> None:
+        """Let go of blocks that the archive has on disk. Where the disk refused, they go with the next snapshot."""
+        self._archive_fault = fault
+        if fault is not None:
+            self._report(fault)
+            return
+        there = [number for number in covered if number in self._blocks]
+        self._let_go(there)
+        self._writer.soon(lambda book: book.drop_blocks(there))
+
+    def _let_go(self, covered: Sequence[int]) -> None:
         for number in covered:
             kept = self._blocks.pop(number)
             del self._ids[number]
             self._of_session.pop(kept.session_id, None)
             self._slots.pop(kept.session_id, None)
-        self._writer.soon(lambda book: book.put_snapshot(row, covered))
 
     def drop_after(self, session_id: bytes, candidate: bytes) -> Sequence[KeptBlock]:
         known = self._of_session.get(session_id, [])
@@ -237,6 +276,18 @@ class ChainStore:
     def of_session(self, session_id: bytes) -> Sequence[KeptBlock]:
         """In order, the first at place 0."""
         return self._of_session.get(session_id, ())
+
+    @property
+    def has_archive(self) -> bool:
+        return self._archive is not None
+
+    async def read_archive(
+        self, session_id: bytes, first: int, count_max: int, bytes_max: int
+    ) -> list[KeptBlock]:
+        """Return blocks of a session that the archive has, from place `first` on; see `BlockArchive.read`."""
+        if self._archive is None:
+            return []
+        return await self._archive.read(session_id, first, count_max, bytes_max)
 
     def archived(self, session_id: bytes, slot: int) -> bytes | None:
         """The record of the first final block of this slot or a later one."""
@@ -273,6 +324,8 @@ class ChainStore:
             self._writer.soon(lambda book: book.drop_records(gone))
 
     async def close(self) -> None:
+        if self._archive is not None:
+            await self._archive.close()
         await self._writer.close()
 
     # Details
@@ -291,8 +344,8 @@ class ChainStore:
 
     def _covered_by(self, snapshot: Snapshot) -> list[int]:
         """Whole sessions that had ended before it, but for the blocks that prove its states."""
-        if self.keeps_all:
-            return []
+        if self.keeps_all or (self._archive is not None and not snapshot.checkpoint):
+            return []  # without a checkpoint, proofs of the next life begin at the first block
         order = next((number for number, one in self._ids.items() if one == snapshot.block_id), 0)
         at_work = sessions_in(snapshot)
         proving = {snapshot.block_id, *(block_id for block_id, _ in snapshot.states)}
@@ -326,13 +379,20 @@ def _require_same(held: Held, genesis: Genesis) -> None:
 
 
 def open_chain_store(
-    folder: Path, genesis: Genesis, *, keeps_all: bool = False, connect: Connect = connect
+    folder: Path,
+    genesis: Genesis,
+    *,
+    keeps_all: bool = False,
+    has_archive: bool = False,
+    archive_keep_ms: int | None = None,
+    connect: Connect = connect,
 ) -> ChainStore:
     """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
     file, lock = open_owned(folder, STORE_FILE, TABLES, "store of the chain", connect, NETWORK_BEGINS)
     try:
+        archive = BlockArchive(folder, keep_ms=archive_keep_ms, connect=connect) if has_archive else None
         backend = FileBackend(file, "chain", lock.release, rests=True)
-        return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all)
+        return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all, archive=archive)
     except BaseException:
         file.close()
         lock.release()

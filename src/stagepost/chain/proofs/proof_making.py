@@ -20,10 +20,12 @@ from stagepost.chain.agreement.votes import VoteKind, quorum
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.genesis import FIRST_CATCHAIN, Genesis
 from stagepost.chain.hash_tree import HashTree, TreePath
+from stagepost.chain.history import Snapshot
 from stagepost.chain.master_block import MasterBlock, decode_master_block, last_blocks, master_root
 from stagepost.chain.master_blocks import AppliedMaster
+from stagepost.chain.master_state import decode_master_state
 from stagepost.chain.message_values import NEVER, ReadMessage
-from stagepost.chain.proofs.proof_files import Checkpoint
+from stagepost.chain.proofs.proof_files import Checkpoint, read_checkpoint
 from stagepost.chain.proofs.proof_form import (
     KEY_BLOCKS_MAX,
     AbsenceProof,
@@ -41,6 +43,7 @@ from stagepost.chain.proofs.proof_form import (
     ProofPath,
     Seal,
     ShardProof,
+    decode_part,
 )
 from stagepost.chain.proofs.proof_rules import checkpoint_of, configuration_after, is_key_block
 from stagepost.chain.shard_block import shard_root
@@ -90,15 +93,32 @@ class _Unsealed(NamedTuple):
 
 
 class SealBook:
-    """The final blocks of the masterchain in order, from the genesis on. `key_blocks`: parts by root hash."""
+    """The final blocks of the masterchain in order, from the genesis or a snapshot on. `key_blocks`: parts by root hash."""
 
-    def __init__(self, genesis: Genesis) -> None:
+    def __init__(self, genesis: Genesis, snapshot: Snapshot | None = None) -> None:
         self.key_blocks: dict[bytes, KeyBlockPart] = {}
         self._trusted = checkpoint_of(genesis)
         self._configuration = genesis.configuration
         self._session = b""
         self._catchain_seqno = FIRST_CATCHAIN - 1
         self._open: dict[bytes, list[_Unsealed]] = {}
+        self._seqno = 0
+        """Number of the master block up to which all blocks were sealed in an earlier life."""
+        if snapshot is not None and snapshot.checkpoint:
+            self._begin_at(snapshot)
+
+    def _begin_at(self, snapshot: Snapshot) -> None:
+        """Begin behind a snapshot: the blocks up to it were sealed before it was kept."""
+        master = decode_master_state(snapshot.master, snapshot.block_id)
+        self._trusted = read_checkpoint(snapshot.checkpoint)
+        self._configuration = master.configuration
+        self._catchain_seqno = master.catchain_seqno - 1
+        self._seqno = master.seqno
+        for data in snapshot.key_blocks:
+            part = decode_part(data)
+            if isinstance(part, KeyBlockPart):
+                payload = part.block.block
+                self.key_blocks[decode_master_block(payload).block_id(payload).root_hash] = part
 
     @property
     def newest(self) -> Checkpoint:
@@ -108,6 +128,9 @@ class SealBook:
     def take(self, final: FinalBlock) -> list[SealedMaster]:
         """Take the next final block of the masterchain; return the blocks that are sealed by it, the oldest first."""
         session, payload = final.certificate.session_id, final.candidate.payload
+        block = decode_master_block(payload) if payload else None
+        if session not in self._open and (block is None or block.seqno <= self._seqno):
+            return []
         if session not in self._open and session != self._session:
             self._session = session
             self._catchain_seqno += 1
@@ -117,7 +140,6 @@ class SealBook:
         waiting = self._open.get(session)
         if waiting is None:
             return []
-        block = decode_master_block(payload) if payload else None
         waiting.append(self._unsealed(final.candidate, block))
         if final.certificate.kind is not VoteKind.FINALISE:
             return []
@@ -305,8 +327,8 @@ def _content_key(message: ExternalMessage) -> tuple[bytes, bytes]:
 class ProofMaker:
     """Maker of the proofs of awaited messages. Blocks go in by `take`; `ready` returns the proofs that are due."""
 
-    def __init__(self, genesis: Genesis) -> None:
-        self.seals = SealBook(genesis)
+    def __init__(self, genesis: Genesis, snapshot: Snapshot | None = None) -> None:
+        self.seals = SealBook(genesis, snapshot)
         self._sealed: dict[bytes, SealedMaster] = {}
         self._applied: dict[bytes, AppliedMaster] = {}
         self._evidences: dict[Shard, ShardEvidence] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost import __version__
+from stagepost.chain.node import block_archive
 from stagepost.chain.node import store as chain_store
 from stagepost.chain.node.own_memory import MEMORY_FILE
 from stagepost.delivery.stores import inbox_rules, outbox_rules
@@ -92,6 +93,13 @@ _BEGINS = chain_store.NETWORK_BEGINS
 _CHAIN = _store(
     f"{CHAIN_FOLDER}/{chain_store.STORE_FILE}", chain_store.TABLES, "store of the chain", begins=_BEGINS
 )
+_ARCHIVE = DeclaredStore(
+    f"{CHAIN_FOLDER}/{block_archive.ARCHIVE_FILE}",
+    (block_archive.ROWS,),
+    block_archive.LAYOUT,
+    block_archive.WHAT,
+)
+"""Copied after the store of the chain: blocks are in the archive before that store lets go of them."""
 _SESSIONS = _store(
     f"{SESSIONS_FOLDER}/{session_store.STORE_FILE}", session_store.TABLES, "store of sessions", begins=_BEGINS
 )
@@ -108,7 +116,7 @@ VALIDATOR = DataFolderKind(
 FULL_NODE = DataFolderKind(
     "full node",
     _CHAIN.path,
-    (_CHAIN, _INBOX, *_OUTBOXES),
+    (_CHAIN, _ARCHIVE, _INBOX, *_OUTBOXES),
     (*(re.escape(one) for one in (SETS_FILE, GENESIS_FILE, COMPLAINTS_FILE, KAFKA_FILE)), *_AUDIT),
 )
 KINDS = (DMQ_NODE, OUTBOX, INBOX, VALIDATOR, FULL_NODE)
