@@ -301,19 +301,19 @@ def test_a_damaged_file_of_release_0_1_is_salvaged_into_the_current_version(tmp_
             kept, written = old[1], new[1]
             assert isinstance(kept, bytes)
             assert isinstance(written, bytes)
-            assert _without_stamp(msgspec.msgpack.decode(written)) == msgspec.msgpack.decode(kept)
+            assert _without_additions(msgspec.msgpack.decode(written)) == msgspec.msgpack.decode(kept)
 
 
 _WITH_RECORDS = ("records", "dead_letters")
-"""Tables of the outbox whose rows hold a record. A salvage writes records as this release does: with a stamp of 0 at the end."""
+"""Tables of the outbox whose rows hold a record. A salvage writes records as this release does: with an empty stamp and trace."""
 
 
-def _without_stamp(value: list[Any]) -> list[Any]:
-    """Return the record, or the dead letter around a record, without the last item of the record, which must be 0."""
+def _without_additions(value: list[Any]) -> list[Any]:
+    """Return the record, or the dead letter around a record, without the two items that later releases added at its end."""
     if isinstance(value[0], list):
-        return [_without_stamp(value[0]), *value[1:]]
-    assert value[-1] == 0
-    return value[:-1]
+        return [_without_additions(value[0]), *value[1:]]
+    assert value[-2:] == [0, ""]
+    return value[:-2]
 
 
 # A second migration, which no release has
