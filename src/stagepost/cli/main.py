@@ -119,7 +119,7 @@ SUBCOMMANDS = {
         "stagepost.cli.kafka",
         "run a Kafka broker on this machine, to try things out",
     ),
-    "check": ("stagepost.cli.check", "can the network finish a message now? for people and monitors"),
+    "check": ("stagepost.cli.check", "report whether the network can finish a message now"),
     "chain": ("stagepost.cli.chain", "show and check the embedded chain of a data folder"),
     "serve": ("stagepost.cli.serve", "serve the dashboard, API and metrics of a data folder"),
     "backup": ("stagepost.cli.backup.command", "copy the data folder of a node, also while it runs"),

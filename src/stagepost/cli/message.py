@@ -215,7 +215,13 @@ def inspect(source: str, profile: str, as_json: bool) -> None:
 @click.option(
     "--at", "at_unix_s", type=click.IntRange(min=0), help="Unix time at which expiry is checked. [now]"
 )
-@click.option("--max-kes-evolutions", type=click.IntRange(1, 64), default=62, show_default=True)
+@click.option(
+    "--max-kes-evolutions",
+    type=click.IntRange(1, 64),
+    default=62,
+    show_default=True,
+    help="KES periods for which a certificate is valid on the network.",
+)
 @profile_option
 @json_option
 @click.pass_context

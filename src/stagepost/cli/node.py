@@ -40,7 +40,8 @@ def dmq(context: click.Context, /, **given: Any) -> None:
     """Run a DMQ node (CIP-0137) until SIGTERM or Ctrl-C.
 
     The node accepts dmq-node's flags, its JSON configuration and its topology file unchanged. It asks a cardano-node
-    for the stake of pools, and serves on while that is away; --pools replaces it on private networks. Flags override
+    for the stake of pools, and continues with the last stake while the cardano-node is away. On private networks a pools
+    file (--pools) takes the place of the cardano-node. Flags override
     stagepost.toml, and stagepost.toml overrides dmq-node's JSON file. While the node runs, node.json in the data folder
     names its addresses.
 
@@ -106,6 +107,7 @@ def _with_member_flags(command: F) -> F:
             default="INFO",
             show_default=True,
             type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+            help="Least severity of the lines in the log.",
         ),
         click.option(
             "--metrics-port",

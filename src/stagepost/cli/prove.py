@@ -33,7 +33,7 @@ def prove(
 ) -> int:
     """Write the proof of an external message's end to a file, which anybody can check offline: stagepost verify.
 
-    ID are all 64 digits of the message's id. The proof says that the message was executed, that it was executed as another
+    ID is the whole external message id, 64 hexadecimal digits. The proof says that the message was executed, that it was executed as another
     one with the same content, or that it never was and never will be.
 
     Exit code 0 means that the file is written; 4 that the end is not known yet: ask later, and do not send the message

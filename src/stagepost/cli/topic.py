@@ -39,7 +39,7 @@ def serve(data: Path, address: str, as_json: bool) -> None:
     """Serve topics to `stagepost pipeline --address` and other readers, until SIGTERM or Ctrl-C.
 
     Readers get durable records only, range by range, and the same range always gives the same records. With STAGEPOST_TOKEN
-    set, readers must send the same token.
+    set, readers must have the same token.
 
     \b
     Example:

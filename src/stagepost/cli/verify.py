@@ -25,19 +25,19 @@ LISTED_MAX = 20
     "--validator-sets",
     "sets_path",
     type=click.Path(path_type=Path),
-    help="For receipts: who may sign, as the validator-sets file says.",
+    help="For receipts: validator-sets file, which lists the keys that may sign.",
 )
 @click.option(
     "--genesis",
     "genesis_path",
     type=click.Path(path_type=Path),
-    help="For a proof: the genesis of the network, as the network file or genesis.tl has it.",
+    help="For a proof: the genesis of the network: the network file, or genesis.tl of a full node.",
 )
 @click.option(
     "--checkpoint",
     "checkpoint_path",
     type=click.Path(path_type=Path),
-    help="For a proof: the newest key block that was checked; written anew when the proof goes further.",
+    help="For a proof: file with the newest key block that was checked; updated when the proof has a newer one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per refused record, then the counts.")
 @click.pass_context

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def change() -> None:
     """Propose, approve, withdraw or show the next validator set or configuration.
 
-    A change takes effect when validators of more than two thirds approved it, each on its own machine.
+    A change takes effect when more than two thirds of the validators vote for it; each votes for a proposal after its operator has approved it.
 
     \b
     Example:
@@ -48,7 +48,7 @@ def change() -> None:
     required=True,
     metavar="DIR",
     type=FILE,
-    help="Data folder of a member: the configuration in force.",
+    help="Data folder of a member; gives the configuration in force.",
 )
 @click.option(
     "--add", multiple=True, metavar="CARD", type=FILE, help="Card of a member that joins; may be repeated."
@@ -60,7 +60,7 @@ def change() -> None:
     "--replace",
     multiple=True,
     metavar="NAME=CARD",
-    help="Validator that leaves for one with this card: a new key.",
+    help="Replace the validator NAME by the member on CARD, for example to change its key.",
 )
 @duration_option("--in", "in_s", default="10m", help="Time from now at which the next set begins to serve.")
 @click.option(
@@ -193,11 +193,11 @@ def withdraw(proposal: Path, data: Path, as_json: bool) -> int:
     required=True,
     metavar="DIR",
     type=FILE,
-    help="Data folder of a member: the configuration in force.",
+    help="Data folder of a member; gives the configuration in force.",
 )
 @json_option
 def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data: Path, as_json: bool) -> int:
-    """Check a proposal and the approvals of it, and show what would change. Exit code 1 while approvals are missing.
+    """Check a proposal and its approvals, and show what would change. Exit code 1 while approvals are missing.
 
     \b
     Example:

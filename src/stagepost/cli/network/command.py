@@ -231,7 +231,7 @@ def init(
 @network.command()
 @network_option
 @click.option(
-    "--data", metavar="DIR", type=FILE, help="Data folder of a member: shows the configuration in force."
+    "--data", metavar="DIR", type=FILE, help="Data folder of a member; gives the configuration in force."
 )
 @json_option
 def show(network: Path, data: Path | None, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def observe(
 ) -> None:
     """Show by stake which pools sign Mithril's beacons on a DMQ network: adoption, quorum, lateness, silence, equivocation.
 
-    Works at the local socket of any CIP-0137 node. Figures that need the stake are "unknown" until a cardano-node has told it.
+    The command uses the local socket of any CIP-0137 node. Figures that need the stake are "unknown" until a cardano-node has answered.
 
     \b
     Example:

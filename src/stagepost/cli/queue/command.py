@@ -22,7 +22,7 @@ _HEADER = ("index", "message", "pool", "bytes", "received", "from", "expires")
 
 @click.group()
 def queue() -> None:
-    """List and handle waiting messages.
+    """List, send, replay or check waiting messages.
 
     `ls` and `show --data` read a running node: the mempool of a DMQ node, the queues of a validator, the open messages of a
     full node. `ls --outbox` and all other commands work on the outbox of a publisher and its dead letters.

@@ -95,7 +95,7 @@ def trace(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Show the life of one message, from the program to the proof. ID is any of its ids (delivery id, DMQ id, external
+    """Show the way of one message, from the program to the proof. ID is any of its ids (delivery id, DMQ id, external
     message id), at least eight of the first digits of one, or its idempotency key.
 
     \b
