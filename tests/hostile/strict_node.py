@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.hostile.attacker import KEEP_ALIVE, OTHER_SIDE, Attacker, Target
-from tests.hostile.cbor_bytes import array, uint
+from tests.hostile.attacker import KEEP_ALIVE, OTHER_SIDE, PEER_SHARING, Attacker, Target
+from tests.hostile.cbor_bytes import array, endless, uint
 from tests.hostile.forged_messages import Forger, message
 from tests.hostile.honest_program import submit
 from tests.hostile.rows_messages import OTHER
@@ -17,6 +18,7 @@ from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending
 
 GRACE_S = 10.0
+DIALLED_WITHIN_S, NOT_DIALLED_WITHIN_S = 60.0, 3.0
 PER_ADDRESS_MAX = 4
 HARD_MAX = 6
 MEMPOOL_MESSAGES_MAX = 6
@@ -130,6 +132,32 @@ async def one_pool_wants_the_whole_mempool(victim: Victim, pools: list[Forger], 
         assert answer[1][1].startswith("QUEUE_FULL: this pool has")
     for other in others[: MEMPOOL_MESSAGES_MAX - POOL_MESSAGES_MAX]:
         assert await submit(victim.target, message(other)) == [1], "another pool was refused"
+
+
+async def a_stranger_names_an_address_of_this_machine(
+    victim: Victim, pools: list[Forger], guests: Guests, *, is_dialled: bool
+) -> None:
+    """A peer shares the address of a listener on loopback; the node dials it only where that is allowed."""
+    dialled = asyncio.Event()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        dialled.set()
+        writer.close()
+
+    listening = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    stranger = await guests.come("127.0.0.2")
+    await stranger.shake_hands(1, 2, initiator_only=False, sharing=1)
+    await stranger.say(KEEP_ALIVE, array(uint(0), uint(7)))
+    await stranger.hear(PEER_SHARING)
+    named = array(uint(0), uint(int.from_bytes(bytes((127, 0, 0, 1)), "little")), uint(port))
+    await stranger.say(PEER_SHARING | OTHER_SIDE, array(uint(1), endless(named)))
+    within_s = DIALLED_WITHIN_S if is_dialled else NOT_DIALLED_WITHIN_S
+    with suppress(TimeoutError):
+        await asyncio.wait_for(dialled.wait(), within_s)
+    listening.close()
+    assert dialled.is_set() is is_dialled
+    assert await is_served(await guests.come("127.0.0.3"))
 
 
 async def one_address_wants_all_connections(victim: Victim, pools: list[Forger], guests: Guests) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.hostile.strict_node import (
     SETTINGS,
     WITHOUT_A_GAP,
     Scenario,
+    a_stranger_names_an_address_of_this_machine,
     against,
     an_address_breaks_a_rule_and_comes_again,
     more_comes_than_the_mempool_holds,
@@ -40,6 +42,14 @@ def test_one_address_gets_so_many_connections_and_no_more(tmp_path: Path) -> Non
 
 def test_address_that_broke_a_rule_is_kept_out_for_a_while(tmp_path: Path) -> None:
     against(tmp_path, an_address_breaks_a_rule_and_comes_again)
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_shared_addresses_of_this_machine_are_dialled_only_where_that_is_allowed(
+    tmp_path: Path, is_allowed: bool
+) -> None:
+    scenario = partial(a_stranger_names_an_address_of_this_machine, is_dialled=is_allowed)
+    against(tmp_path, scenario, settings=f"{SETTINGS}private_peers = {str(is_allowed).lower()}\n")
 
 
 ONE_GAP_FOR_ALL_POOLS = """

@@ -399,6 +399,7 @@ def _node_config(config: EffectiveConfig, topology: Topology, cardano: CardanoAc
         min_sig_delay_s=None if min_sig_delay_s is None else config.seconds("node.min_sig_delay_s"),
         refuse_equivocation=config.flag("node.refuse_equivocation"),
         peer_sharing=config.flag("node.peer_sharing"),
+        private_peers=None if config["node.private_peers"] is None else config.flag("node.private_peers"),
         ledger_peers=config.flag("node.ledger_peers"),
         initiator_only=config.flag("node.initiator_only"),
         admission=AdmissionLimits(

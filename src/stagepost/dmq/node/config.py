@@ -9,7 +9,8 @@ from stagepost.dmq.cardano.genesis import ShelleyGenesis
 from stagepost.dmq.cardano.ledger_peers import LedgerPeers
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from stagepost.dmq.topology import Topology
-from stagepost.ground.net.admission import AdmissionLimits
+from stagepost.dmq.validation import PUBLIC_MAGICS
+from stagepost.ground.net.admission import EVERY_ADDRESS, AdmissionLimits, is_global
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 
@@ -66,6 +67,9 @@ class NodeConfig:
     """Seconds between messages of a pool; None: the value that the network prescribes."""
     refuse_equivocation: bool = False
     peer_sharing: bool = True
+    private_peers: bool | None = None
+    """Whether to dial addresses of no public network that peers share; None: on private networks, if this node itself
+    listens at such addresses alone."""
     ledger_peers: bool = False
     """Whether to dial pools with SRV relays that the cardano-node names, if the topology wants them."""
     ledger_snapshot: LedgerPeers | None = None
@@ -91,6 +95,13 @@ class NodeConfig:
     """When the data folder was restored from a backup, in Unix seconds; None if it was not."""
     notes: tuple[str, ...] = ()
     """Settings in the files and flags without effect on this node, to be logged once."""
+
+    @property
+    def dials_private_peers(self) -> bool:
+        if self.private_peers is not None:
+            return self.private_peers
+        is_public = self.network_magic in PUBLIC_MAGICS or any(map(is_global, self.host_addresses))
+        return not is_public and not EVERY_ADDRESS.intersection(self.host_addresses)
 
     @property
     def uses_ledger_peers(self) -> bool:

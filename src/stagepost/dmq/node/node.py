@@ -23,7 +23,7 @@ from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.local_service import LocalService, owner_and_root
 from stagepost.dmq.node.mempool_feed import Audience, MempoolFeed, OnSent
 from stagepost.dmq.node.message_store import MessageStore
-from stagepost.dmq.node.peer_book import PeerBook, PeerOrigin
+from stagepost.dmq.node.peer_book import PeerBook
 from stagepost.dmq.node.peer_link import Links, OnSupplied, PeerLink, SharedParts, address_text
 from stagepost.dmq.node.pool_watch import PoolWatch
 from stagepost.dmq.outcome import Rejected
@@ -32,7 +32,7 @@ from stagepost.dmq.profiles import MiniProtocol, Profile
 from stagepost.dmq.validation import MessageValidator, Pools, rules_after_restore, rules_for
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, ConnectionPlace, host_of
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, ConnectionPlace, host_of, is_global
 from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.doorway import entering, proving, settle
@@ -241,11 +241,15 @@ class DmqNode:
         shareable = self.book.shareable()
         return [one for one in shareable if asker not in (one.host, address_text(one))][:count_max]
 
-    def _learn(self, addresses: Sequence[PeerAddress], profile: Profile) -> None:
+    def _learn(self, host: str, addresses: Sequence[PeerAddress], profile: Profile) -> None:
+        """Take over addresses that the peer at `host` shared. What strangers say must not make this node dial machines of
+        its own network."""
         ours = set(zip(self.config.host_addresses, self.tcp_ports, strict=False))
+        dials_private = self.config.dials_private_peers
         for address in addresses:
-            if (address.host, address.port) not in ours and address.port:
-                self.book.add(address, PeerOrigin.SHARED, profile.name, can_be_warm=can_be_warm(profile))
+            may_be_dialled = address.port and (dials_private or is_global(address.host))
+            if may_be_dialled and (address.host, address.port) not in ours:
+                self.book.add_shared(address, profile.name, host, can_be_warm=can_be_warm(profile))
         self._dialler.look()
 
     def use_ledger_peers(self, peers: LedgerPeers) -> None:

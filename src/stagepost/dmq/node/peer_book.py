@@ -14,9 +14,16 @@ from enum import Enum
 from random import Random
 
 from stagepost.dmq.peer_sharing import PeerAddress
+from stagepost.ground.net.admission import is_global, prefix_of
 from stagepost.ground.net.back_off import BackOff, Penalties
 
 KNOWN_PEERS_MAX = 150
+SHARED_BY_ONE_MAX = 20
+"""Addresses in the book that one /24 or /64 of peers shared."""
+SHARED_PER_PREFIX_MAX = 4
+"""Shared addresses in the book of one /24 or /64 of the public Internet."""
+FAILURES_MAX = 5
+"""Failures in a row after which a shared peer is forgotten."""
 
 
 class PeerOrigin(Enum):
@@ -48,6 +55,8 @@ class KnownPeer(BackOff):
     is_hot: bool = False
     connected_at: float = 0.0
     contributions: int = 0  # messages that this peer announced first, since it was last looked at
+    shared_by: str = ""
+    """Prefix of the peer that shared this one first; empty for other origins."""
     reached_at: PeerAddress | None = None
     """IP address and port of the live connection, which may be shared with others: `address` may be a host name."""
 
@@ -134,6 +143,23 @@ class PeerBook:
         self._peers[address] = KnownPeer(
             address, origin, profile, may_be_shared=may_be_shared, can_be_warm=can_be_warm
         )
+        return True
+
+    def add_shared(
+        self, address: PeerAddress, profile: str, source: str, *, can_be_warm: bool = True
+    ) -> bool:
+        """Add a peer that the host `source` named; return False if the shares of `source` or of the address are used up."""
+        source = prefix_of(source)
+        shared = [peer for peer in self._peers.values() if peer.origin is PeerOrigin.SHARED]
+        if sum(peer.shared_by == source for peer in shared) >= SHARED_BY_ONE_MAX:
+            return False
+        prefix = prefix_of(address.host)
+        neighbours = sum(prefix_of(peer.address.host) == prefix for peer in shared)
+        if is_global(address.host) and neighbours >= SHARED_PER_PREFIX_MAX:
+            return False
+        if not self.add(address, PeerOrigin.SHARED, profile, can_be_warm=can_be_warm):
+            return False
+        self._peers[address].shared_by = source
         return True
 
     def use_ledger_peers(self, addresses: Iterable[PeerAddress], profile: str, *, can_be_warm: bool) -> None:
@@ -241,6 +267,8 @@ class PeerBook:
         peer.is_connected = peer.is_hot = False
         peer.reached_at = None
         peer.ended(now, self.random, violation)
+        if peer.origin is PeerOrigin.SHARED and peer.failures >= FAILURES_MAX:
+            del self._peers[address]
 
     def shareable(self) -> list[PeerAddress]:
         """Return the addresses of connected peers that may be shared with others."""

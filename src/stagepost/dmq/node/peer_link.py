@@ -54,8 +54,8 @@ class SharedParts:
     protocol_idle_timeout_s: float
     on_violation: OnViolation
     on_supplied: OnSupplied
-    learn: Callable[[Sequence[PeerAddress], Profile], None]
-    """Callback with the addresses that a peer shared, and the profile of that connection."""
+    learn: Callable[[str, Sequence[PeerAddress], Profile], None]
+    """Callback with a peer's host, the addresses that the peer shared, and the profile of that connection."""
 
 
 class PeerLink:
@@ -214,8 +214,9 @@ class PeerLink:
         await run_conversations(connection.bearer, self._initiated(profile))
 
     async def _ask_for_peers(self, client: PeerSharingClient, profile: Profile) -> None:
+        host = host_of(self._connection.bearer.peer)
         while True:
-            self._shared.learn(await client.request_peers(PEERS_SENT_MAX), profile)
+            self._shared.learn(host, await client.request_peers(PEERS_SENT_MAX), profile)
             await asyncio.sleep(ASK_FOR_PEERS_EVERY_S)
 
     def _version_of(self, profile: Profile) -> int:

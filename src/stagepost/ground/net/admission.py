@@ -33,6 +33,9 @@ IPV4_PREFIX_BITS, IPV6_PREFIX_BITS = 24, 64
 LOOPBACK_HOSTS = frozenset({LOOPBACK_HOST, "::1"})
 """Hosts that all programs of this machine share, so one program's faults must not shut out the others."""
 
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
+"""Hosts that stand for all addresses of this machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
@@ -229,6 +232,12 @@ def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     if isinstance(address, ipaddress.IPv6Address):
         return address.ipv4_mapped or address
     return address
+
+
+def is_global(host: str) -> bool:
+    """Return whether `host` is an IP address of the public Internet, at which one host listens."""
+    address = ip_of(host)
+    return address is not None and address.is_global and not address.is_multicast
 
 
 def host_of(peer: str) -> str:

@@ -6,7 +6,15 @@ from random import Random
 
 import pytest
 
-from stagepost.dmq.node.peer_book import LocalRootPeer, PeerBook, PeerOrigin, Valency
+from stagepost.dmq.node.peer_book import (
+    FAILURES_MAX,
+    SHARED_BY_ONE_MAX,
+    SHARED_PER_PREFIX_MAX,
+    LocalRootPeer,
+    PeerBook,
+    PeerOrigin,
+    Valency,
+)
 from stagepost.dmq.node.peer_link import asker_of, ip_address_of
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.ground.net.back_off import (
@@ -367,3 +375,36 @@ def test_askers_are_known_by_their_host_and_programs_of_this_machine_by_their_po
     assert asker_of("[2001:db8::7]:50001") == "2001:db8::7"
     assert asker_of("127.0.0.1:50001") == "127.0.0.1:50001"
     assert asker_of("[::1]:50001") == "[::1]:50001"
+
+
+def test_one_source_and_one_prefix_have_a_share_of_the_book() -> None:
+    book = PeerBook(Random(1))
+
+    by_one = [
+        book.add_shared(PeerAddress(f"8.8.{number}.1", 1), "dmq-node", "9.9.9.9") for number in range(30)
+    ]
+    by_neighbour = book.add_shared(PeerAddress("8.9.0.1", 1), "dmq-node", "9.9.9.10")
+    of_prefix = [
+        book.add_shared(PeerAddress(f"7.7.7.{number}", 1), "dmq-node", f"9.9.{number}.9")
+        for number in range(1, 9)
+    ]
+
+    assert sum(by_one) == SHARED_BY_ONE_MAX
+    assert not by_neighbour
+    assert sum(of_prefix) == SHARED_PER_PREFIX_MAX
+
+
+def test_a_shared_peer_is_forgotten_after_five_failures_and_a_root_never() -> None:
+    book = PeerBook(Random(1))
+    book.add(address(1), PeerOrigin.LOCAL_ROOT, "dmq-node")
+    book.add_shared(address(2), "dmq-node", "9.9.9.9")
+
+    for number in range(FAILURES_MAX):
+        assert book.get(address(2)) is not None
+        for one in (address(1), address(2)):
+            book.connecting(one, float(number))
+            book.disconnected(one, float(number))
+
+    assert book.get(address(1)) is not None
+    assert book.get(address(2)) is None
+    assert list(book.due(1e9))  # the root is still dialled
