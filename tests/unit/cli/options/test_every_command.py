@@ -51,6 +51,7 @@ JOBS = ("backfill", "run", "compact")
 WITHOUT_JSON = {
     "node full": "runs until it is ended, and logs",
     "node validator": "runs until it is ended, and logs",
+    "telemetry": "its lines are JSON anyway",
     "topic dump": "its lines are JSON anyway",
     "sets export": "what it writes is JSON anyway",
     "pipeline catalog": "its lines are SQL",
