@@ -13,6 +13,7 @@ from tests.soak.authentication_runs import keys, ways_in
 from tests.soak.chain_runs import PROMISES as CHAIN_PROMISES
 from tests.soak.chain_runs import chain
 from tests.soak.clock_runs import clocks
+from tests.soak.collector_runs import collect
 from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
 from tests.soak.delivery_world_runs import simulate_delivery
@@ -79,6 +80,7 @@ PARTS = (
     Part("stops", ("O4", "S3"), stops),
     Part("starts", ("O3",), starts),
     Part("day", ("O1",), day),
+    Part("collector", (), collect),
     Part("suite", SUITE_PROMISES, suite),
 )
 PART_NAMES = tuple(part.name for part in PARTS)
