@@ -105,6 +105,7 @@ def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) ->
     packed = pack(folder / "stagepost.zip")
     packing_s, began = time.perf_counter() - began, time.perf_counter()
     given = Cluster(cluster.master, packed.path, str(cluster.worker_python), CONF, WAIT_S)
+    os.environ |= cluster.environment
     spark = start_on_cluster(given, Folders((folder,), folder / "tables"))
     started_s = time.perf_counter() - began
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -80,7 +81,9 @@ class Service:
 
 
 class SparkCluster:
-    """`workers` may be killed and started again; the master stays."""
+    """`workers` may be killed and started again; the master stays. All of them share a secret, without which no driver is
+    let in: `environment` is that of a driver that has it.
+    """
 
     def __init__(self, folder: Path, java_home: Path) -> None:
         import pyspark
@@ -90,6 +93,11 @@ class SparkCluster:
         scala = core.name.removeprefix("spark-core_").partition("-")[0]
         self.folder = folder
         self.worker_python = _bare_python(folder / "bare")
+        (folder / "conf").mkdir(mode=0o700, parents=True)
+        (folder / "conf" / "spark-defaults.conf").write_text(
+            f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(16)}\nspark.network.crypto.enabled true\n"
+        )
+        self.environment = {"SPARK_CONF_DIR": str(folder / "conf")}
         # What a worker's machine has: Java, Spark, and the usual folders. Nothing of this process's own environment.
         self._environment = {
             "PATH": os.defpath,
@@ -98,6 +106,7 @@ class SparkCluster:
             "SPARK_SCALA_VERSION": scala,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
+            **self.environment,
         }
         self._java = [
             str(java_home / "bin" / "java"),

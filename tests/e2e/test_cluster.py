@@ -14,7 +14,7 @@ import pytest
 
 from rigs.kafka_world import WorldBroker
 from rigs.object_storage import object_storage
-from rigs.spark_cluster import SparkCluster, small_cluster
+from rigs.spark_cluster import STARTS_WITHIN_S, SparkCluster, small_cluster
 from stagepost.pipeline.cluster.pack import pack
 from stagepost.pipeline.sources.checkpoint_fit import STREAM
 from stagepost.pipeline.tables.account import counts
@@ -48,13 +48,13 @@ def archive(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return pack(tmp_path_factory.mktemp("archive") / "stagepost.zip").path
 
 
-def submitted(
-    *arguments: str, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+COMMAND = (sys.executable, "-m", "stagepost.cli.main", "pipeline", "submit")
+
+
+def submitted(*arguments: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """`stagepost pipeline submit …` as people run it, in a process of its own."""
-    command = [sys.executable, "-m", "stagepost.cli.main", "pipeline", "submit", *arguments]
-    whole = {**os.environ, **(environment or {})}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=whole)
+    whole = {**os.environ, **environment}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, env=whole)
 
 
 def require_equal(out: TableStore, lines: list[bytes]) -> Manifest:
@@ -115,15 +115,25 @@ def test_a_backfill_runs_on_workers_that_have_nothing_but_what_is_shipped(
     (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     (tmp_path / "sets.json").write_bytes(sets_bytes())
 
-    ended = submitted(
-        *cluster.options(archive),
-        *("backfill", "--input", str(tmp_path / "dump.jsonl")),
-        *("--validator-sets", str(tmp_path / "sets.json"), "--out", str(tmp_path / "tables")),
-    )
+    def job(out: str) -> list[str]:
+        given = ["--input", str(tmp_path / "dump.jsonl"), "--validator-sets", str(tmp_path / "sets.json")]
+        return [*cluster.options(archive), "backfill", *given, "--out", str(tmp_path / out)]
 
-    assert ended.returncode == 0, ended.stderr[-3_000:]
-    assert ended.stdout.startswith(f"{len(lines)} records: ")
-    require_equal(TableStore.at(tmp_path / "tables"), lines)
+    # Spark tries for a minute; meanwhile the job that has the secret is done.
+    stranger = subprocess.Popen([*COMMAND, *job("strange")], stderr=subprocess.PIPE, text=True)
+    try:
+        ended = submitted(*job("tables"), environment=cluster.environment)
+
+        assert ended.returncode == 0, ended.stderr[-3_000:]
+        assert ended.stdout.startswith(f"{len(lines)} records: ")
+        require_equal(TableStore.at(tmp_path / "tables"), lines)
+        said = stranger.communicate(timeout=STARTS_WITHIN_S)[1]
+        assert stranger.returncode not in (0, None), "a driver without the secret was let in"
+        assert "has not registered this program within a minute" in said, said[-3_000:]
+        assert not (tmp_path / "strange").exists()
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_a_topic_of_a_broker_is_read_by_workers_that_are_sent_the_connector(
@@ -137,6 +147,7 @@ def test_a_topic_of_a_broker_is_read_by_workers_that_are_sent_the_connector(
         *cluster.options(archive),
         *("run", "--once", "--kafka", kafka_broker.access.bootstrap),
         *("--topic", copied_to(kafka_broker, data), "--validator-sets", str(sets), "--out", str(out)),
+        environment=cluster.environment,
     )
 
     assert ended.returncode == 0, ended.stderr[-3_000:]
@@ -171,7 +182,7 @@ def test_an_executor_a_worker_the_driver_and_the_storage_are_killed_and_the_tabl
             *cluster.options(archive),
             *("run", "--once", "--data", str(data), "--validator-sets", str(sets), "--out", out.address),
             *("--max-rows", str(rows)),
-            environment=storage.options,
+            environment={**cluster.environment, **storage.options},
         )
 
         assert resumed.returncode == 0, resumed.stderr[-3_000:]

@@ -161,7 +161,7 @@ def run_driver(
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **out.options},
+        env={**os.environ, **cluster.environment, **out.options},
     )
 
 
