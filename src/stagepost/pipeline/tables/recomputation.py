@@ -19,6 +19,7 @@ from stagepost.chain.proofs.proof_rules import ProofRefused, check_end
 from stagepost.errors import DecodeError, ErrorCode, StorageError
 from stagepost.pipeline.steps.proof_checks import ProofBook
 from stagepost.pipeline.steps.record_checks import quarantined_id
+from stagepost.pipeline.tables.damage import damage
 from stagepost.pipeline.tables.manifest import Manifest, kept_genesis
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
@@ -53,7 +54,10 @@ class _Life:
 
 
 def check_tables(where: TableStore | Path, sets: ValidatorSets) -> Checking:
-    """Compares `messages`, the number of rows by reason, and counted + repeated + quarantined with the input."""
+    """Compare `messages`, the number of rows by reason, and counted + repeated + quarantined with the input.
+
+    `StorageError` for a file whose bytes are not those that were written: other readers do not look at the checksums of pages.
+    """
     reader = Reader(where)
     try:
         manifest = reader.manifest
@@ -61,7 +65,10 @@ def check_tables(where: TableStore | Path, sets: ValidatorSets) -> Checking:
             raise StorageError(
                 "the tables have not been evaluated yet", advice="run the pipeline to its end once"
             )
-        return _check(reader, manifest, sets)
+        found = _check(reader, manifest, sets)
+        if not found.differences and (harm := damage(reader.store, manifest.versions, manifest.versions)):
+            raise harm
+        return found
     finally:
         reader.close()
 

@@ -215,6 +215,26 @@ def test_check_finds_the_tables_right_and_a_changed_row_wrong(
     assert "verdict: the table has likely_rejected, recomputed" in capsys.readouterr().out
 
 
+def test_check_names_a_file_in_which_one_bit_is_another(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet as pq
+
+    copy = tmp_path / "copy"
+    shutil.copytree(tables, copy)
+    held = held_files(open_table(TableStore.at(copy), "receipts"))[0]
+    path = copy / "receipts" / held.path
+    column = pq.read_metadata(path).row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    content[column.dictionary_page_offset + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+
+    assert run(["pipeline", "check", "--tables", str(copy)]) == 3
+    said = capsys.readouterr().err
+    assert f"of the table receipts and the day {held.day}, is damaged" in said
+    assert f"pipeline import --from {copy}" in said
+
+
 def test_a_table_is_exported_as_one_file_of_each_kind(
     tables: Path, tmp_path: Path, oracle: Recomputed
 ) -> None:
