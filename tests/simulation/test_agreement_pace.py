@@ -17,6 +17,7 @@ from stagepost.chain.agreement.hearing import BookKeeper
 from stagepost.chain.agreement.leading import due_checks
 from stagepost.chain.agreement.pacing import TIMEOUT_S_MAX, SlotClock, Timeouts
 from tests.worlds.chain.agreement_pace import (
+    ALL_WITHIN_S,
     MOST_WITHIN_S,
     SIZES,
     lines_per_slot,
@@ -38,12 +39,12 @@ def test_a_withheld_finalise_vote_and_a_steady_delay_cost_few_slots(seed: int) -
 
 @pytest.mark.parametrize("is_down", [True, False], ids=["down", "withholding"])
 @pytest.mark.parametrize("size", SIZES)
-def test_with_f_down_or_withholding_a_block_is_final_within_25_seconds(
+def test_with_f_down_or_withholding_a_block_is_final_within_a_minute(
     size: int, is_down: bool, run_seed: int
 ) -> None:
-    """The soak runs a hundred seeds of each; `longest_silence(seed, …)` repeats this one."""
+    """The soak runs a hundred seeds of each, of which 99 take at most 25 s; `longest_silence(seed, …)` repeats this one."""
     found = longest_silence(run_seed, size, is_down=is_down, until=40.0 if size > 13 else 80.0)
-    assert found.seconds <= MOST_WITHIN_S, f"seed {run_seed}: {found}"
+    assert found.seconds <= ALL_WITHIN_S, f"seed {run_seed}: {found}"
 
 
 def test_after_an_hour_without_answers_time_outs_are_30_seconds_at_most() -> None:
