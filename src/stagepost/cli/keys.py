@@ -1,4 +1,4 @@
-"""`stagepost keys`: make test keys, look at key files, write an evolved KES key to a file of its own."""
+"""`stagepost keys`: make test keys, renew KES keys, look at key files, write an evolved KES key to a file of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 @click.group()
 def keys() -> None:
-    """Make test keys, show key files and the KES periods left, or write an evolved KES key.
+    """Make test keys, renew a KES key, show key files and the KES periods left, or write an evolved KES key.
 
     No command changes an existing file.
 
@@ -69,6 +69,41 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
     issued = make_keys(folder, start_kes_period=start_kes_period, issue_number=issue_number)
     summary = _pool_facts(issued.cold_verification_key) | _certificate_facts(issued)
     _print({"folder": str(folder), "files": list(FILE_NAMES), **summary}, as_json)
+
+
+@keys.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder to make.")
+@click.option(
+    "--start-kes-period",
+    type=WORD64,
+    required=True,
+    help="First KES period of the new certificate: the present one of the chain.",
+)
+@click.option(
+    "--cold-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Cold key of the pool. [cold.skey in DIR]",
+)
+@json_option
+def renew(folder: Path, out: Path, start_kes_period: int, cold_key: Path | None, as_json: bool) -> None:
+    """Make a new KES key and certificate for the pool whose certificate in force lies in DIR. The cold key stays.
+
+    The new certificate has the next number. DIR stays as it is; the new files go to another folder, without the cold key.
+    Run this on the machine that has the cold key, and move the two files kes.skey and opcert.cert to the programs that
+    sign. They use the new pair once both files are in place.
+
+    \b
+    Example:
+      stagepost keys renew my-pool --out my-pool-renewed --start-kes-period 160
+    """
+    from stagepost.dmq.keys.pool_keys import RENEWED_NAMES, renew_keys
+
+    disable_core_dumps()
+    issued = renew_keys(folder, out, start_kes_period=start_kes_period, cold_key=cold_key)
+    summary = _pool_facts(issued.cold_verification_key) | _certificate_facts(issued)
+    _print({"folder": str(out), "files": list(RENEWED_NAMES), **summary}, as_json)
 
 
 @keys.command()

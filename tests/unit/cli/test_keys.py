@@ -246,3 +246,63 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
 
     assert result.exit_code == 0
     assert "Example:\n    stagepost keys" in result.stdout
+
+
+def states(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
+    return {
+        path.name: (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in folder.iterdir()
+    }
+
+
+def test_renew_keeps_the_cold_key_and_takes_the_next_number(pool: Path, tmp_path: Path) -> None:
+    before = states(pool)
+    result = run("renew", pool, "--out", tmp_path / "renewed", "--start-kes-period", 160, "--json")
+    (summary,) = objects(result)
+    assert (summary["issue_number"], summary["first_kes_period"], summary["last_kes_period"]) == (5, 160, 223)
+    assert states(pool) == before
+    new = tmp_path / "renewed"
+    assert {path.name for path in new.iterdir()} == {"kes.skey", "kes.vkey", "opcert.cert"}
+    assert stat.S_IMODE((new / "kes.skey").stat().st_mode) == 0o600
+    old_shown, new_shown = (
+        objects(run("show", folder / "opcert.cert", "--json"))[0] for folder in (pool, new)
+    )
+    assert old_shown["pool_id"] == new_shown["pool_id"]
+    assert old_shown["kes_verification_key"] != new_shown["kes_verification_key"]
+    assert run("show", new).exit_code == 0
+    # Renewed again, from the new certificate, with the cold key elsewhere.
+    args = (
+        "--out",
+        tmp_path / "third",
+        "--start-kes-period",
+        161,
+        "--cold-key",
+        pool / "cold.skey",
+        "--json",
+    )
+    assert objects(run("renew", new, *args))[0]["issue_number"] == 6
+
+
+def test_renew_overwrites_nothing_and_refuses_what_does_not_fit(pool: Path, tmp_path: Path) -> None:
+    before = states(pool)
+    refused = [
+        ("renew", pool, "--out", pool, "--start-kes-period", 160),
+        ("renew", pool, "--out", tmp_path / "new", "--start-kes-period", 119),
+        ("renew", tmp_path, "--out", tmp_path / "new", "--start-kes-period", 160),
+    ]
+    other = tmp_path / "other"
+    assert run("new", other).exit_code == 0
+    cold = ("--cold-key", other / "cold.skey")
+    refused.append(("renew", pool, "--out", tmp_path / "new", "--start-kes-period", 160, *cold))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "kes.skey").write_text("mine")
+    refused.append(("renew", pool, "--out", tmp_path / "taken", "--start-kes-period", 160))
+    for arguments in refused:
+        assert isinstance(run(*arguments).exception, KeyFileError | StorageError), arguments
+    assert states(pool) == before
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "taken" / "kes.skey").read_text() == "mine"
+    (pool / "cold.skey").chmod(0o644)
+    result = run("renew", pool, "--out", tmp_path / "new", "--start-kes-period", 160)
+    assert isinstance(result.exception, KeyFileError)
+    assert result.exception.code is ErrorCode.KEY_PERMISSIONS

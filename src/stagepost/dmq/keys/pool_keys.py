@@ -20,6 +20,7 @@ COLD_VERIFICATION_KEY = "cold.vkey"
 KES_SIGNING_KEY = "kes.skey"
 KES_VERIFICATION_KEY = "kes.vkey"
 CERTIFICATE = "opcert.cert"
+ISSUE_NUMBER_MAX = 2**64 - 1
 FILE_NAMES = (COLD_SIGNING_KEY, COLD_VERIFICATION_KEY, KES_SIGNING_KEY, KES_VERIFICATION_KEY, CERTIFICATE)
 
 
@@ -54,6 +55,65 @@ def make_keys(
     }
     for name, content in contents.items():
         key_files.save(folder / name, content)
+    return issued
+
+
+RENEWED_NAMES = (KES_SIGNING_KEY, KES_VERIFICATION_KEY, CERTIFICATE)
+
+
+def renew_keys(
+    folder: Path,
+    out: Path,
+    *,
+    start_kes_period: int,
+    cold_key: Path | None = None,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> IssuedCertificate:
+    """Write a new KES key, and a certificate for it with the next number, to the new folder `out`.
+
+    `folder` has the certificate in force and stays as it is. The cold key, `cold.skey` in `folder` unless `cold_key` names
+    another file, signs the certificate and is not copied. Raise `KeyFileError` if the certificate in force is not of that
+    cold key, or if the new one would begin before it.
+    """
+    former = key_files.load_as(IssuedCertificate, folder / CERTIFICATE)
+    path = cold_key or folder / COLD_SIGNING_KEY
+    cold = key_files.load_as(text_envelope.ColdSigningKey, path)
+    if cold.verification_key != former.cold_verification_key or not former.is_valid:
+        raise KeyFileError(
+            f"{folder / CERTIFICATE} was not signed with {path}",
+            advice="give the cold key of the pool with --cold-key",
+        )
+    if start_kes_period < former.certificate.start_kes_period:
+        raise KeyFileError(
+            f"the certificate in force begins with KES period {former.certificate.start_kes_period}, "
+            f"and a later one cannot begin with {start_kes_period}",
+            advice="give the present KES period of the chain with --start-kes-period",
+            found=start_kes_period,
+            limit=former.certificate.start_kes_period,
+        )
+    if former.certificate.issue_number >= ISSUE_NUMBER_MAX:
+        raise KeyFileError(f"{folder / CERTIFICATE} has the last number that a certificate can have")
+    if os.path.realpath(out) == os.path.realpath(folder):
+        raise KeyFileError(
+            f"{out} holds the keys in force; keys are not overwritten",
+            advice="choose another folder with --out",
+        )
+    _require_room(out)
+    kes_key = kes.SigningKey.generate(random_bytes(kes.SEED_BYTES))
+    certificate = issue(
+        kes_key.verification_key,
+        issue_number=former.certificate.issue_number + 1,
+        start_kes_period=start_kes_period,
+        cold_seed=cold.seed,
+    )
+    issued = IssuedCertificate(certificate, cold.verification_key)
+    contents: dict[str, Content] = {
+        KES_SIGNING_KEY: kes_key,
+        KES_VERIFICATION_KEY: text_envelope.KesVerificationKey(kes_key.verification_key),
+        CERTIFICATE: issued,
+    }
+    for name, content in contents.items():
+        key_files.save(out / name, content)
     return issued
 
 
