@@ -83,5 +83,5 @@ def test_a_printed_command_line_is_taken(name: str, line: str) -> None:
 def test_wrong_command_lines_are_found() -> None:
     assert fault_in("stagepost chekc --data x") is not None
     assert fault_in("stagepost check --dta x") is not None
-    assert fault_in("stagepost node full --network n.json") is not None
+    assert fault_in("stagepost backup --data d") is not None
     assert fault_in("stagepost pipeline run --once --kafka h:1 --topic x extra") is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from stagepost import __version__
 from stagepost.cli.options.delivery import settings_in, with_settings_file
@@ -17,6 +18,7 @@ from stagepost.cli.options.node_flags import request_from, with_node_flags
 from stagepost.cli.options.shared import RenamedOption, duration_option
 
 if TYPE_CHECKING:
+    from stagepost.config.effective import EffectiveConfig
     from stagepost.ground.net.network import TcpAddress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,21 +82,44 @@ def _address_given(
     return address
 
 
-def _with_member_flags(command: F) -> F:
-    """Add the options that validators and full nodes share."""
+_REQUIRED = {"network": "network", "key": "key", "data": "data_dir"}
+"""Options without which no member starts, and their settings."""
+
+
+def _with_member_flags(section: str) -> Callable[[F], F]:
+    """Add the options that validators and full nodes share. Options that are not given come from `section` of the settings."""
+    return lambda command: _with_members(command, section)
+
+
+def _from_settings(given: dict[str, Any], config: EffectiveConfig, section: str) -> None:
+    """Put the settings of the file in the place of options that the user has not given; read them as options are read."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        key = "log.level" if name == "log_level" else f"{section}.{_REQUIRED.get(name, name)}"
+        value = config.values.get(key)
+        is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if name not in given or is_given or value is None or value.value is None or value.is_default:
+            continue
+        given[name] = parameter.process_value(context, str(value.value))
+    missing = [name for name in _REQUIRED if given[name] is None]
+    if missing:
+        options = ", ".join(f"--{name}" for name in missing)
+        settings = ", ".join(f"{section}.{_REQUIRED[name]}" for name in missing)
+        raise click.UsageError(f"missing {options}: give them, or set {settings} in stagepost.toml", context)
+
+
+def _with_members(command: F, section: str) -> F:
     file = click.Path(path_type=Path)
     options = (
         click.option(
             "--network",
-            required=True,
             metavar="FILE",
             type=file,
             help="network.json: keys and addresses of all members, and the first block.",
         ),
-        click.option(
-            "--key", required=True, metavar="FILE", type=file, help="Ed25519 signing key of this node."
-        ),
-        click.option("--data", required=True, metavar="DIR", type=file, help="Data folder of this node."),
+        click.option("--key", metavar="FILE", type=file, help="Ed25519 signing key of this node."),
+        click.option("--data", metavar="DIR", type=file, help="Data folder of this node."),
         duration_option(
             "--message-timeout",
             "timeout_s",
@@ -133,8 +158,10 @@ def _with_member_flags(command: F) -> F:
         config_context: str | None,
         **given: Any,
     ) -> Any:
+        config = settings_in(config_file, config_context)
         if timeout_s is None:
-            timeout_s = settings_in(config_file, config_context).seconds("remp.message_timeout_s")
+            timeout_s = config.seconds("remp.message_timeout_s")
+        _from_settings(given, config, section)
         return command(*arguments, timeout_s=timeout_s, config_file=config_file, **given)
 
     wrapped: Any = with_settings
@@ -145,7 +172,7 @@ def _with_member_flags(command: F) -> F:
 
 
 @node.command()
-@_with_member_flags
+@_with_member_flags("validator")
 @click.option(
     "--shards",
     default=1,
@@ -168,7 +195,8 @@ def validator(
 ) -> None:
     """Run a validator of the embedded chain, with its queues, until SIGTERM or Ctrl-C.
 
-    `stagepost devnet` writes the network file and the keys of a whole network.
+    `stagepost network init` and `stagepost devnet` write the network file. Options that are not given come from
+    [validator] of stagepost.toml.
 
     \b
     Example:
@@ -192,7 +220,7 @@ def validator(
 
 
 @node.command()
-@_with_member_flags
+@_with_member_flags("full_node")
 @click.option(
     "--dmq-keys",
     metavar="DIR",
@@ -262,7 +290,8 @@ def full(
     The full node takes messages from programs of its own user on a local socket (`stagepost submit --wait final`), by HTTP
     with --http, and from the topic stagepost.remp.messages in its data folder. It writes statuses to the topic
     stagepost.remp.statuses there. With --dmq-keys it also takes messages from a DMQ network, as a critical peer of their
-    publishers. With --kafka it also takes messages from a broker, and writes the statuses there as well.
+    publishers. With --kafka it also takes messages from a broker, and writes the statuses there as well. Options that are
+    not given come from [full_node] of stagepost.toml.
 
     \b
     Example:

@@ -207,6 +207,32 @@ _DELIVERY = (
 _REMP = (
     Setting("remp", "message_timeout_s", seconds(), 240, "seconds after which a message that is not final expires; --message-timeout of `node full` and `node validator` overrides it"),
 )
+def _member(section: str, name: str) -> tuple[Setting, ...]:
+    """Return the settings that validators and full nodes share; the options of `node NAME` override them."""
+    return (
+        Setting(section, "network", _PATH, ABSENT, f"network file of `node {name}`: keys and addresses of all members, and the first block", example="network.json", is_path=True),
+        Setting(section, "key", _PATH, ABSENT, "Ed25519 signing key of the node, mode 600", example="member.skey", is_path=True),
+        Setting(section, "data_dir", _PATH, ABSENT, "data folder of the node", example="data", is_path=True),
+        Setting(section, "metrics_port", _port_or_off(), 0, 'port of metrics, health and status on 127.0.0.1; 0 takes a free port, "off" serves none'),
+        Setting(section, "prometheus", _address(), ABSENT, "address of a second server with /metrics alone, which may be reached from other machines", example="127.0.0.1:12001"),
+    )
+
+
+_VALIDATOR = (
+    *_member("validator", "validator"),
+    Setting("validator", "shards", whole(1, 16), 1, "number of shards; the validator proposes splits until there are as many"),
+)
+_FULL_NODE = (
+    *_member("full_node", "full"),
+    Setting("full_node", "http", _address(), ABSENT, "address at which messages are accepted by HTTP as well", example="127.0.0.1:8140"),
+    Setting("full_node", "http_certificate", _PATH, ABSENT, "PEM: TLS certificate for an address that other machines can reach", example="server.pem", is_path=True),
+    Setting("full_node", "http_private_key", _PATH, ABSENT, "PEM: private key of http_certificate", example="server.key", is_path=True),
+    Setting("full_node", "dmq_keys", _PATH, ABSENT, "folder with a pool's keys: take messages from a DMQ network, and acknowledge them as this pool", example="my-pool", is_path=True),
+    Setting("full_node", "dmq_data", _PATH, ABSENT, "data folder of the DMQ node on this machine", example="stagepost-data", is_path=True),
+    Setting("full_node", "dmq_socket", _PATH, ABSENT, "local socket of the DMQ node; without it from dmq_data", example="dmq-node.socket", is_path=True),
+    Setting("full_node", "dmq_magic", _MAGIC, ABSENT, "magic number of the DMQ network; without it from dmq_data", example=2147483690),
+    Setting("full_node", "dmq_profile", _PROFILE, DEFAULT_PROFILE.name, "wire profile of the connection to the DMQ node"),
+)
 _KAFKA = (
     Setting("kafka", "bootstrap", text("HOST:PORT of brokers, with commas"), ABSENT, "brokers for statuses and messages; without them topics stay in the data folder only", example="127.0.0.1:9092"),
     Setting("kafka", "security_protocol", one_of(SECURITY_PROTOCOLS), "plaintext", ", ".join(SECURITY_PROTOCOLS)),
@@ -250,7 +276,19 @@ _LOG = (
 
 SETTINGS: Mapping[str, Setting] = {
     setting.key: setting
-    for setting in (*_NODE, *_DELIVERY, *_REMP, *_KAFKA, *_PIPELINE, *_WEBHOOK, *_TELEMETRY, *_WEB, *_LOG)
+    for setting in (
+        *_NODE,
+        *_DELIVERY,
+        *_REMP,
+        *_VALIDATOR,
+        *_FULL_NODE,
+        *_KAFKA,
+        *_PIPELINE,
+        *_WEBHOOK,
+        *_TELEMETRY,
+        *_WEB,
+        *_LOG,
+    )
 }
 SECTIONS: Mapping[str, Mapping[str, Setting]] = {
     section: {setting.name: setting for setting in SETTINGS.values() if setting.section == section}

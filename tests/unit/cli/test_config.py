@@ -46,7 +46,19 @@ def test_init_writes_where_it_is_told_and_says_so_in_json(capsys: pytest.Capture
 
     assert objects(capsys.readouterr().out) == [{"written": "other.toml"}]
     assert tomllib.loads(Path("other.toml").read_text()).keys() == {
-        *("node", "delivery", "remp", "kafka", "pipeline", "webhook", "telemetry", "web", "log")
+        *(
+            "node",
+            "delivery",
+            "remp",
+            "validator",
+            "full_node",
+            "kafka",
+            "pipeline",
+            "webhook",
+            "telemetry",
+            "web",
+            "log",
+        )
     }
 
 

@@ -285,7 +285,7 @@ def test_renew_keeps_the_cold_key_and_takes_the_next_number(pool: Path, tmp_path
 
 def test_renew_overwrites_nothing_and_refuses_what_does_not_fit(pool: Path, tmp_path: Path) -> None:
     before = states(pool)
-    refused = [
+    refused: list[tuple[object, ...]] = [
         ("renew", pool, "--out", pool, "--start-kes-period", 160),
         ("renew", pool, "--out", tmp_path / "new", "--start-kes-period", 119),
         ("renew", tmp_path, "--out", tmp_path / "new", "--start-kes-period", 160),
