@@ -20,7 +20,7 @@ from stagepost.topics.log.file_topic import (
 )
 from stagepost.topics.log.partition_reader import PartitionReader
 from stagepost.topics.log.positions import GROUPS_FOLDER, group_names, read_positions
-from stagepost.topics.topic import OffsetGone
+from stagepost.topics.topic import DamagedLog, OffsetGone
 
 TOPIC_PATHS = (
     rf"{TOPICS_FOLDER}/[A-Za-z0-9][A-Za-z0-9._-]*/("
@@ -58,7 +58,7 @@ def _copy_partition(topic: FileTopic, partition: int, mark: EndMark, inner: str,
     bases = [base for base in segment.base_offsets(folder) if base <= mark.segment]
     held = [base for base in bases if base > mark.start_offset or base == mark.segment]
     first = max((base for base in bases if base <= mark.start_offset), default=mark.segment)
-    start_offset = mark.start_offset
+    lowest = mark.segment
     for base in sorted({first, *held}, reverse=True):
         name = segment.segment_path(folder, base).name
         try:
@@ -67,11 +67,14 @@ def _copy_partition(topic: FileTopic, partition: int, mark: EndMark, inner: str,
             else:
                 backup.add_file(folder / name, f"{inner}/{name}")
         except StorageError as error:
-            now = PartitionReader(folder, topic.name, partition).mark
-            if isinstance(error.__cause__, FileNotFoundError) and base < now.start_offset:
-                start_offset = now.start_offset
+            if isinstance(error.__cause__, FileNotFoundError) and base != mark.segment:
                 break
             raise
+        lowest = base
+    start_offset = max(mark.start_offset, lowest)
+    if start_offset > PartitionReader(folder, topic.name, partition).mark.start_offset:
+        path = segment.segment_path(folder, mark.start_offset)
+        raise DamagedLog(path, 0, "the file is gone, and retention has not removed it")
     backup.add_bytes([write_mark(mark._replace(start_offset=start_offset))], f"{inner}/{MARK_NAME}")
     _require_whole(backup.folder / inner, topic.name, partition, start_offset)
     return start_offset
