@@ -116,7 +116,13 @@ def test_commands_find_the_node_and_a_kill_loses_and_repeats_nothing(folder: Pat
         assert stagepost(folder, "peers") == []
         levels = {finding["part"]: finding["level"] for finding in stagepost(folder, "check", status=1)}
         # Nobody hears a node without peers.
-        assert levels == {"health": "warning", "node": "warning", "mempool": "ok", "keys": "ok"}
+        assert levels == {
+            "health": "warning",
+            "node": "warning",
+            "mempool": "ok",
+            "keys": "ok",
+            "index": "ok",
+        }
 
         listener = subprocess.Popen(
             [*COMMAND, "listen", "--count", "4", "--json"],

@@ -210,7 +210,12 @@ class DmqNode:
             await self._run_inbound(bearer, place)
 
     async def _run_inbound(self, bearer: Bearer, place: ConnectionPlace) -> None:
-        connection = await proving(place, bearer, self._shake_hands(bearer, place.source))
+        connection = await proving(
+            place,
+            bearer,
+            self._shake_hands(bearer, place.source),
+            lambda: self._note_violation(MiniProtocol.HANDSHAKE, ErrorCode.PROTOCOL_TIMEOUT),
+        )
         if connection.agreement.query:
             connection.close()
             return

@@ -37,8 +37,12 @@ async def entering(admission: Admission, bearer: Bearer) -> AsyncIterator[Connec
         place.leave()
 
 
-async def proving(place: ConnectionPlace, bearer: Bearer, proof: Awaitable[T]) -> T:
-    """Return the result of `proof`. A peer that takes longer than the limit is cut off with `ProtocolTimeout`."""
+async def proving(
+    place: ConnectionPlace, bearer: Bearer, proof: Awaitable[T], on_late: Callable[[], None] = lambda: None
+) -> T:
+    """Return the result of `proof`. A peer that takes longer than the limit is cut off with `ProtocolTimeout`, and `on_late` is
+    called.
+    """
     within_s = place.admission.limits.proof_within_s
     try:
         async with asyncio.timeout(within_s) as limit:
@@ -48,6 +52,7 @@ async def proving(place: ConnectionPlace, bearer: Bearer, proof: Awaitable[T]) -
             raise
         late = ProtocolTimeout(f"the peer did not prove itself within {within_s:g} s")
         bearer.abort(late)
+        on_late()
         raise late from None
 
 
