@@ -50,7 +50,7 @@ class OneSessionLedger:
     def master_session(self) -> LedgerSession:
         return self._session
 
-    def followers(self, shard: Shard, now_ms: int, ahead_ms: int) -> Sequence[LedgerSession]:
+    def coming(self, workchain: int, account: bytes, now_ms: int, until_ms: int) -> Sequence[LedgerSession]:
         return ()
 
     def collate(

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import inf
 
-from stagepost.chain.configuration import ChainValidator
+import msgspec
+
+from stagepost.chain.accounts import WORKCHAIN
 from stagepost.chain.master_state import (
     MASTER_SHARD,
     MasterState,
     PlanKind,
     SessionEntry,
     ShardEntry,
-    session_facts,
     subset,
 )
-from stagepost.chain.rotation import contains
+from stagepost.chain.rotation import configured, contains
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.sessions import SessionFacts
-from stagepost.remp.shard import BlockId
+from stagepost.remp.shard import WHOLE_SHARD, BlockId
 
 Previous = Mapping[bytes, tuple[SessionFacts, ...]]
 """The sessions whose work a session continues, by its id."""
+
+COMING_MAX = 4
+"""Sessions, at most, that a message is told to ahead of time: where sessions live for seconds, many begin soon."""
+
+BLOCK_WITHIN_MS = 1_000
+"""Milliseconds within which a master block follows a moment at which sessions end: validators make one at once."""
 
 
 def shard_session(state: MasterState, entry: ShardEntry, previous: Previous) -> LedgerSession:
@@ -51,65 +58,61 @@ def previous_of(before: MasterState, after: MasterState) -> dict[bytes, tuple[Se
     return found
 
 
-def followers(state: MasterState, shard: Shard, now_ms: int, ahead_ms: int) -> list[LedgerSession]:
-    """Return the sessions that follow a shard's session, or the masterchain's, if it ends within `ahead_ms`;
-    nearest first, none twice.
+def coming(
+    state: MasterState, workchain: int, account: bytes, now_ms: int, until_ms: int
+) -> list[LedgerSession]:
+    """Return the sessions that serve an account after the one at work, as far as they begin until `until_ms`; nearest
+    first, none twice, at most `COMING_MAX`.
+
+    The chain's own rotation is walked forward, one master block after the other. A master block follows a moment at which
+    something is due within `BLOCK_WITHIN_MS`: where two moments are closer, one block may do both, or two blocks one each.
+    Members are certain then, ids are not: the id of a session names the number of the last key block.
     """
-    entry = state.entry_of(shard)
-    if shard == MASTER_SHARD:
-        ends_ms, session = _master_end(state), state.session
-        shards: Sequence[Shard] = (shard,)
-    elif entry is not None:
-        ends_ms, session = _end_of(state, entry), entry.session
-        shards = _next_shards(entry, now_ms + ahead_ms)
-    else:
+    entry = state.entry_for(workchain, account)
+    if entry is None:
         return []
-    if ends_ms > now_ms + ahead_ms:
-        return []
-    following = state.configuration.next
-    is_set_next = following is not None and following.from_ms <= now_ms + ahead_ms
-    found: dict[bytes, LedgerSession] = {}
-    for one in shards:
-        seqno = _next_seqno(state, one, session)
-        choices = [(seqno, False)] + ([(seqno, True), (seqno + 1, True)] if is_set_next else [])
-        for catchain_seqno, of_next in choices:
-            members = subset(state.configuration, one, catchain_seqno, of_next=of_next)
-            foreseen = _foreseen(state, one, catchain_seqno, members, ends_ms)
-            found.setdefault(foreseen.session_id, foreseen)
-    return list(found.values())
+    near = entry.shard if entry.shard.prefix == WHOLE_SHARD else entry.shard.parent
+    # Other shards change nothing here, and each of their sessions would have to be drawn.
+    shards = tuple(one for one in state.shards if contains(near, one.shard))
+    walked = [msgspec.structs.replace(state, shards=shards, dues=())]
+    seen = {
+        (
+            entry.shard,
+            entry.session.catchain_seqno,
+            subset(state.configuration, entry.shard, entry.session.catchain_seqno),
+        )
+    }
+    found: list[LedgerSession] = []
+    while walked and len(found) < COMING_MAX:
+        before = walked.pop(0)
+        for after in _next_states(before, account, now_ms, until_ms):
+            entry = _entry(after, account)
+            members = subset(after.configuration, entry.shard, entry.session.catchain_seqno)
+            place = entry.shard, entry.session.catchain_seqno, members
+            if place not in seen:
+                seen.add(place)
+                walked.append(after)
+                found.append(shard_session(after, entry, {}))
+    return sorted(found, key=lambda one: one.from_ms)[:COMING_MAX]
 
 
-def _next_shards(entry: ShardEntry, until_ms: int) -> Sequence[Shard]:
-    if entry.plan is PlanKind.NONE or entry.plan_at_ms > until_ms:
-        return (entry.shard,)
-    return entry.shard.children if entry.plan is PlanKind.SPLIT else (entry.shard.parent,)
+def _next_states(state: MasterState, account: bytes, now_ms: int, until_ms: int) -> Iterator[MasterState]:
+    """Return the states after the next master block that changes the session of `account`, for each time that the block
+    may have.
+    """
+    entry = _entry(state, account)
+    moments = {entry.session.ends_ms, _next_set_ms(state)}
+    if entry.plan is not PlanKind.NONE:
+        moments.add(entry.plan_at_ms)
+    due = sorted({max(int(one), now_ms, state.time_ms + 1) for one in moments if one <= until_ms})
+    for at_ms in due:
+        if at_ms <= due[0] + BLOCK_WITHIN_MS:
+            block = msgspec.structs.replace(state, seqno=state.seqno + 1, time_ms=at_ms)
+            yield configured(block, state.configuration)
 
 
-def _next_seqno(state: MasterState, shard: Shard, session: SessionEntry) -> int:
-    merged = [
-        entry.session.catchain_seqno
-        for entry in state.shards
-        if shard != MASTER_SHARD and contains(shard, entry.shard)
-    ]
-    return max([session.catchain_seqno, *merged]) + 1
-
-
-def _foreseen(
-    state: MasterState, shard: Shard, catchain_seqno: int, members: tuple[ChainValidator, ...], from_ms: int
-) -> LedgerSession:
-    facts = session_facts(
-        state.network, state.configuration, shard, catchain_seqno, state.last_key_block_seqno, members
-    )
-    lifetime_ms = state.configuration.shard_lifetime_ms
-    return LedgerSession(
-        facts,
-        tuple(one.public_key for one in members),
-        state.catchain_seqno,
-        (),
-        0,
-        from_ms,
-        (from_ms // lifetime_ms + 1) * lifetime_ms,
-    )
+def _entry(state: MasterState, account: bytes) -> ShardEntry:
+    return next(entry for entry in state.shards if entry.shard.holds(WORKCHAIN, account))
 
 
 def _session(

@@ -123,8 +123,8 @@ class EmbeddedLedger:
             known[MASTER_SHARD] = known_sessions.master_session(self.master, self.following.previous)
         return known[MASTER_SHARD]
 
-    def followers(self, shard: Shard, now_ms: int, ahead_ms: int) -> list[LedgerSession]:
-        return known_sessions.followers(self.master, shard, now_ms, ahead_ms)
+    def coming(self, workchain: int, account: bytes, now_ms: int, until_ms: int) -> list[LedgerSession]:
+        return known_sessions.coming(self.master, workchain, account, now_ms, until_ms)
 
     def chain(self, session: bytes) -> SessionChain | None:
         """Return the chain of a shard session that is at work; None for any other."""

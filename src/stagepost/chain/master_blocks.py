@@ -10,7 +10,7 @@ from stagepost.chain.configuration import Configuration, fault_in_change
 from stagepost.chain.declined import DeclinedCandidate, Rule
 from stagepost.chain.master_block import COMMIT_BLOCKS_MAX, COMMITTED_MAX, MasterBlock, decode_master_block
 from stagepost.chain.master_state import MasterState, ShardEntry, in_order, still_due
-from stagepost.chain.rotation import Plan, planned, rotated
+from stagepost.chain.rotation import Plan, configured, planned
 from stagepost.chain.shard_blocks import AppliedBlock, fault_by_clock
 from stagepost.chain.shard_state import Due, Source
 from stagepost.errors import DecodeError, LocalProtocolError
@@ -226,9 +226,4 @@ def _configured(state: MasterState, configuration: Configuration | None) -> Mast
         fault = fault_in_change(state.configuration, configuration)
         if fault is not None:
             return DeclinedCandidate(Rule.BAD_CONFIGURATION, fault)
-    if chosen.next is not None and state.time_ms >= chosen.next.from_ms:
-        chosen = msgspec.structs.replace(chosen, current=chosen.next, next=None)
-    is_key_block = chosen != state.configuration
-    if is_key_block:
-        state = msgspec.structs.replace(state, configuration=chosen, last_key_block_seqno=state.seqno)
-    return rotated(state, is_key_block=is_key_block)
+    return configured(state, chosen)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from stagepost.chain.accounts import WORKCHAIN
+from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import (
     MASTER_SHARD,
     MasterState,
@@ -55,6 +56,18 @@ def planned(state: MasterState, plans: Iterable[Plan]) -> MasterState | str:
         for shard in concerned:
             entries[shard] = msgspec.structs.replace(entries[shard], plan=plan.kind, plan_at_ms=plan.at_ms)
     return msgspec.structs.replace(state, shards=in_order(entries.values()))
+
+
+def configured(state: MasterState, chosen: Configuration) -> MasterState:
+    """Return `state`, which has its block's number and time, under the configuration `chosen`: with its next set when the
+    time of that has come, and with the sessions that follow.
+    """
+    if chosen.next is not None and state.time_ms >= chosen.next.from_ms:
+        chosen = msgspec.structs.replace(chosen, current=chosen.next, next=None)
+    is_key_block = chosen != state.configuration
+    if is_key_block:
+        state = msgspec.structs.replace(state, configuration=chosen, last_key_block_seqno=state.seqno)
+    return rotated(state, is_key_block=is_key_block)
 
 
 def rotated(state: MasterState, *, is_key_block: bool) -> MasterState:

@@ -14,7 +14,6 @@ import msgspec
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import Report
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.staged_sending import Subset
 from stagepost.remp.sessions import SessionFacts, session_id
 from stagepost.remp.shard import BlockId
 
@@ -57,11 +56,6 @@ class LedgerSession(msgspec.Struct, frozen=True):
     @property
     def catchain_seqno(self) -> int:
         return self.facts.catchain_seqno
-
-    @property
-    def subset(self) -> Subset:
-        """The members of the session and its end, in the form that full nodes use."""
-        return Subset(tuple(member.key_id for member in self.facts.members), self.ends_ms / 1_000)
 
 
 class CollatedBlock(msgspec.Struct, frozen=True):
@@ -181,12 +175,9 @@ class Ledger(Protocol):
 
     def master_session(self) -> LedgerSession: ...
 
-    def followers(self, shard: Shard, now_ms: int, ahead_ms: int) -> Sequence[LedgerSession]:
-        """Return the sessions that take over from the shard's session if it ends within `ahead_ms`, as far as
-        that is known now.
-
-        They are those of the next catchain, of the next set, of both children, or of the parent. Their ids
-        are settled only when they start.
+    def coming(self, workchain: int, account: bytes, now_ms: int, until_ms: int) -> Sequence[LedgerSession]:
+        """Return the sessions that serve the account after the one at work and begin until `until_ms`, nearest first: of
+        the next catchain or set, of the child or of the parent. Their ids are settled only when they start.
         """
         ...
 

@@ -34,11 +34,9 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
 from tests.worlds.chain.chain_world import (
     LIFETIME_MS,
-    START_MS,
     DecidedChain,
     a_configuration,
     a_genesis,
-    a_set,
 )
 
 WHOLE = Shard(0, WHOLE_SHARD)
@@ -369,58 +367,6 @@ def test_ended_sessions_are_forgotten_in_the_end() -> None:
 
     assert first not in following._ended
     assert late.session_id == first
-
-
-# What is foreseen
-
-
-def test_nobody_follows_a_session_that_goes_on() -> None:
-    chain = DecidedChain()
-
-    assert chain.ledger.followers(WHOLE, START_MS, 15_000) == []
-    assert chain.ledger.followers(WHOLE.children[0], START_MS, 15_000) == []
-
-
-def test_the_next_catchain_is_foreseen_as_it_comes() -> None:
-    chain = DecidedChain()
-    near_ms = chain.whole.ends_ms - 15_000
-    assert not chain.ledger.followers(WHOLE, near_ms - 1, 15_000)
-    (foreseen,) = chain.ledger.followers(WHOLE, near_ms, 15_000)
-    (of_master,) = chain.ledger.followers(MASTER_SHARD, near_ms, 15_000)
-    chain.now_ms = near_ms
-    chain.master_block(after_ms=15_000)
-
-    assert foreseen.session_id == chain.whole.session_id
-    assert foreseen.subset.validators == chain.whole.subset.validators
-    assert of_master.session_id == chain.ledger.master_session().session_id
-
-
-def test_children_and_parents_are_foreseen_as_they_come() -> None:
-    chain = DecidedChain()
-    chain.master_block([Plan(PlanKind.SPLIT, WHOLE, chain.now_ms + 10_000)])
-    assert chain.whole.ends_ms == chain.ledger.master.shards[0].plan_at_ms
-    children = chain.ledger.followers(WHOLE, chain.now_ms, 15_000)
-    chain.master_block(after_ms=10_000)
-    assert [one.session_id for one in children] == [one.session_id for one in chain.ledger.sessions()]
-    chain.master_block([Plan(PlanKind.MERGE, WHOLE, chain.now_ms + 10_000)])
-    left, right = WHOLE.children
-    (parent,) = chain.ledger.followers(left, chain.now_ms, 15_000)
-    assert [parent] == chain.ledger.followers(right, chain.now_ms, 15_000)
-    chain.master_block(after_ms=10_000)
-
-    assert parent.session_id == chain.whole.session_id
-
-
-def test_the_next_set_is_foreseen_with_all_who_may_come() -> None:
-    chain = DecidedChain()
-    following = a_set(7, "later", chain.now_ms + 10_000)
-    changed = msgspec.structs.replace(chain.ledger.master.configuration, next=following)
-    chain.master_block(configuration=changed)
-    foreseen = chain.ledger.followers(WHOLE, chain.now_ms, 15_000)
-    chain.master_block(after_ms=10_000)
-
-    assert len(foreseen) == 3
-    assert chain.whole.public_keys in [one.public_keys for one in foreseen]
 
 
 def test_a_master_block_is_wanted_when_there_is_something_to_do() -> None:

@@ -35,7 +35,7 @@ class Station:
         self.chain = chain
         self.told: dict[bytes, list[str]] = {}
         window = LifeWindow()
-        window.advance(chain.ledger.master.catchain_seqno, chain.now_ms / 1_000)
+        window.advance(chain.ledger.master.catchain_seqno, chain.now_ms)
         self.window = window
         self.cache = MessageCache(window)
         self.queue = self.a_queue()
@@ -152,7 +152,7 @@ def test_what_the_masterchain_drops_is_collated_again_in_the_next_session() -> N
     station.hear(station.chain.master_block(after_ms=LIFETIME_MS))
     assert "IgnoredByMasterchain" in station.told[message.message_id]
 
-    station.window.advance(station.chain.ledger.master.catchain_seqno, station.now)
+    station.window.advance(station.chain.ledger.master.catchain_seqno, station.chain.now_ms)
     session = station.chain.whole
     forwarding = to_forward(station.queue, session.master_catchain_seqno, session.shard, lambda _: False)
     assert [body.message_id for body in forwarding.bodies] == [message.message_id]

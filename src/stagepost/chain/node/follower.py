@@ -176,6 +176,12 @@ class ChainFollower:
         self._channel = self.board.open(self.overlay_id, self._public_keys, self)
         self._ask_after(self._options.hurry_s)
 
+    def add_member(self, public_key: bytes) -> None:
+        """Follow the chain with a further member, which the overlay has behind the others."""
+        self._public_keys += (public_key,)
+        place = self.board.add_member(public_key)
+        self._channel.set_peer(place, place)
+
     def _disk_failed(self, error: StorageError) -> None:
         log.warning("the chain is not written", extra={"code": error.code, "reason": error.text})
 

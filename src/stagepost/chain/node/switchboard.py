@@ -44,7 +44,14 @@ class Channel:
         self.index_of = {peer: index for index, peer in enumerate(peers) if peer is not None}
         self._board = board
         self._head = _SAID + channel_id
-        self._peers = tuple(peers)
+        self._peers = list(peers)
+
+    def set_peer(self, index: int, peer: int) -> None:
+        """Note that the member with this index, which may be a further one, can be reached at place `peer` of the overlay."""
+        if index == len(self._peers):
+            self._peers.append(peer)
+        self._peers[index] = peer
+        self.index_of[peer] = index
 
     def push(self, peer: int, frame: bytes) -> bool:
         there = self._peers[peer]
@@ -68,7 +75,9 @@ class Switchboard:
 
     def __init__(self, public_keys: Sequence[bytes], own_key: bytes) -> None:
         self._place_of = {key: place for place, key in enumerate(public_keys) if key != own_key}
+        self._size = len(public_keys)
         self._channels: dict[bytes, Channel] = {}
+        self._keys_of: dict[bytes, tuple[bytes, ...]] = {}
         self._early: dict[bytes, list[tuple[int, Early]]] = {}
         self._early_bytes = 0
         self._closed: dict[bytes, None] = {}
@@ -83,7 +92,17 @@ class Switchboard:
     def open(self, channel_id: bytes, public_keys: Sequence[bytes], events: OverlayEvents) -> Channel:
         channel = Channel(self, channel_id, [self._place_of.get(key) for key in public_keys], events)
         self._channels[channel_id] = channel
+        self._keys_of[channel_id] = tuple(public_keys)
         return channel
+
+    def add_member(self, public_key: bytes) -> int:
+        """Add a member behind the others, also to channels that are open; return its place in the overlay."""
+        place, self._size = self._size, self._size + 1
+        self._place_of[public_key] = place
+        for channel_id, keys in self._keys_of.items():
+            if public_key in keys:
+                self._channels[channel_id].set_peer(keys.index(public_key), place)
+        return place
 
     def hand_over_early(self, channel_id: bytes) -> None:
         """Deliver the objects that came before the channel was open; call it when the channel can handle
@@ -95,6 +114,7 @@ class Switchboard:
 
     def close(self, channel_id: bytes) -> None:
         self._channels.pop(channel_id, None)
+        self._keys_of.pop(channel_id, None)
         self._closed[channel_id] = None
         while len(self._closed) > CLOSED_MAX:
             del self._closed[next(iter(self._closed))]
