@@ -41,12 +41,19 @@ class KnownSets:
     ) -> None:
         self._names: dict[bytes, str] = {}
         self._addresses: dict[bytes, str] = {}
-        for member in members:
-            self._names[key_id(member.key)] = member.name[:NAME_CHARACTERS_MAX]
-            self._addresses[key_id(member.key)] = member.host[:NAME_CHARACTERS_MAX]
         self._full_nodes: dict[bytes, bytes] = {key_id(key): key for key in full_nodes}
+        for member in members:
+            self.add_member(member)
         self._sessions: dict[bytes, Session] = {}
         self.message_timeout_ms = message_timeout_ms
+
+    def add_member(self, member: NetworkMember) -> None:
+        """Know the name and address of a member, and believe a full node."""
+        own_id = key_id(member.key)
+        self._names[own_id] = member.name[:NAME_CHARACTERS_MAX]
+        self._addresses[own_id] = member.host[:NAME_CHARACTERS_MAX]
+        if not member.is_validator:
+            self._full_nodes[own_id] = member.key
 
     def add(self, sets: ValidatorSets) -> None:
         """Add what an earlier life has written."""

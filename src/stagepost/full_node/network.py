@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,12 @@ from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay_links import LinkMember
 
+log = logging.getLogger(__name__)
+
 NETWORK_FILE = "network.json"
+MEMBERS_EVERY_S = 1.0
+"""Seconds between two looks of a running node at its network file."""
+
 NETWORK_BYTES_MAX = 64 * 1024 * 1024
 FILE_MODE = 0o644
 
@@ -81,6 +87,47 @@ class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, path: Path) -> None:
         replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n", FILE_MODE)
+
+
+class WatchedNetworkFile:
+    """Network file of a running node. The operator adds members to it, and the node takes them up without a restart."""
+
+    def __init__(self, path: Path | None, network: RempNetwork) -> None:
+        self.network = network
+        self._path = path
+        self._seen_ns = self._changed_ns()
+
+    def added(self) -> tuple[NetworkMember, ...]:
+        """Return the members that the file has gained since the last call. A file that cannot be read, or that changes
+        anything else, is left alone, with a line in the log.
+        """
+        changed_ns = self._changed_ns()
+        if self._path is None or changed_ns == self._seen_ns:
+            return ()
+        self._seen_ns = changed_ns
+        before = self.network
+        try:
+            found = load_network(self._path)
+        except (ConfigError, ConfigFaults, OSError) as error:
+            log.warning("network file is left alone", extra={"path": str(self._path), "reason": str(error)})
+            return ()
+        places = len(before.members)
+        if (found.network_magic, found.genesis) != (before.network_magic, before.genesis) or found.members[
+            :places
+        ] != before.members:
+            reason = (
+                "it changes the network or its present members; a running node only takes further members"
+            )
+            log.warning("network file is left alone", extra={"path": str(self._path), "reason": reason})
+            return ()
+        self.network = found
+        return found.members[places:]
+
+    def _changed_ns(self) -> int:
+        try:
+            return 0 if self._path is None else self._path.stat().st_mtime_ns
+        except OSError:
+            return -1
 
 
 def load_network(path: Path) -> RempNetwork:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -119,10 +119,17 @@ class NetworkMembers:
     """Members of a network by name, and since when each has been silent."""
 
     def __init__(self, network: RempNetwork) -> None:
-        self._of_key: Mapping[bytes, NetworkMember] = {member.key: member for member in network.members}
-        self._of_id = {key_id(member.key): member for member in network.members}
-        self._places = {key: place for place, key in enumerate(self._of_key)}
+        self._of_key: dict[bytes, NetworkMember] = {}
+        self._of_id: dict[bytes, NetworkMember] = {}
+        self._places: dict[bytes, int] = {}
         self._silent_since_ms: dict[bytes, int] = {}
+        for member in network.members:
+            self.add(member)
+
+    def add(self, member: NetworkMember) -> None:
+        """Add a member behind the others."""
+        self._places[member.key] = len(self._places)
+        self._of_key[member.key] = self._of_id[key_id(member.key)] = member
 
     def name_of(self, public_key: bytes) -> str:
         """Return the name in the network file; of a key that is not in it, its first digits."""

@@ -65,7 +65,13 @@ def run_full_node(
         timeout_ms = int(message_timeout_s * 1_000)
         keep_ms = None if chain_keep_s is None else int(chain_keep_s * 1_000)
         node = await start_full_node(
-            described, seed, data, message_timeout_ms=timeout_ms, kafka=kafka, chain_keep_ms=keep_ms
+            described,
+            seed,
+            data,
+            message_timeout_ms=timeout_ms,
+            kafka=kafka,
+            chain_keep_ms=keep_ms,
+            network_file=network,
         )
         node.read_messages()
         running: ClosableNode = node if dmq is None else await _NodeWithDeliveries.start(node, dmq)

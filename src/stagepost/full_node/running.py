@@ -41,7 +41,7 @@ from stagepost.full_node.kafka import KafkaBridge, require_kafka
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.full_node.local_server import LocalIntake, serving_programs
-from stagepost.full_node.network import FILE_MODE, RempNetwork
+from stagepost.full_node.network import FILE_MODE, MEMBERS_EVERY_S, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
@@ -56,7 +56,7 @@ from stagepost.ground.signatures.verifier import Verifier
 from stagepost.remp.ledger import LedgerEvent, MasterApplied
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
-from stagepost.remp.links.overlay_links import OverlayLinks
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
@@ -87,11 +87,14 @@ class RunningFullNode:
         on_status: OnStatus,
         message_timeout_ms: int,
         chain_keep_ms: int | None = None,
+        network_file: Path | None = None,
     ) -> None:
         self.watchers: list[OnStatus] = []
         self.end_watchers: list[OnProved] = []
         self.data = data
         self.members = NetworkMembers(network)
+        self._network_file = WatchedNetworkFile(network_file, network)
+        self._members_timer: asyncio.TimerHandle | None = None
         self._on_status = on_status
         self._network_magic = network.network_magic
         self._programs = AsyncExitStack()
@@ -177,6 +180,20 @@ class RunningFullNode:
         self.follower.start(self._overlay)
         self.links.start(self.full_node)
         self.links.set_validators(self._validators)
+        self._look_for_members()
+
+    def _look_for_members(self) -> None:
+        """Take up the members that the operator has added to the network file."""
+        self._members_timer = asyncio.get_running_loop().call_later(MEMBERS_EVERY_S, self._look_for_members)
+        for member in self._network_file.added():
+            log.info("member added", extra={"member": member.name, "address": str(member.address)})
+            self.members.add(member)
+            self.follower.add_member(member.key)
+            self._overlay.add_member(LinkMember(member.key, member.address))
+            self.full_node.add_member(member)
+            if member.is_validator:
+                self._validators[member.key] = member.address
+                self.links.set_validators(self._validators)
 
     def cut_links(self, public_keys: Collection[bytes]) -> None:
         """Keep no links to these validators, and dial all others: for demonstrations of lost links."""
@@ -258,6 +275,8 @@ class RunningFullNode:
         self._owed.do(COMPLAINTS_FILE, self._complaints.write)
 
     async def close(self) -> None:
+        if self._members_timer is not None:
+            self._members_timer.cancel()
         await self._programs.aclose()
         await self.stop_deliveries()
         if self._intake is not None:
@@ -290,9 +309,11 @@ async def start_full_node(
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
     kafka: KafkaSettings | None = None,
     chain_keep_ms: int | None = None,
+    network_file: Path | None = None,
 ) -> RunningFullNode:
     """Start a full node. `listener` listens already, at the address that the network has for this node. `chain_keep_ms`: for
-    how long blocks stay in the archive of the chain; None for ever."""
+    how long blocks stay in the archive of the chain; None for ever. `network_file`: file of the network, from which the
+    running node takes further members."""
     if kafka is not None:
         make_private(data, "data folder", advice="choose another folder with --data")
         await asyncio.to_thread(require_kafka, kafka, data)
@@ -300,7 +321,9 @@ async def start_full_node(
     if listener is None:
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)
-    node = RunningFullNode(network, end, data, listener, on_status, message_timeout_ms, chain_keep_ms)
+    node = RunningFullNode(
+        network, end, data, listener, on_status, message_timeout_ms, chain_keep_ms, network_file
+    )
     node.start()
     await node.serve_programs()
     if kafka is not None:

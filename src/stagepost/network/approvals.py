@@ -52,7 +52,7 @@ class ApprovedProposals:
 
     def __init__(self, data: Path, network: RempNetwork) -> None:
         self._folder = data / APPROVED_FOLDER
-        self._network = network
+        self.network = network
         self._read: dict[tuple[str, int], ChangeProposal | None] = {}
         self._told: set[tuple[str, str]] = set()
 
@@ -62,8 +62,8 @@ class ApprovedProposals:
         for proposal in self._proposals():
             if proposal.base != base.hash.hex():
                 continue  # it took effect, or another one did
-            faults = faults_in_proposal(proposal, self._network, base) or faults_in_reach(
-                proposal, self._network
+            faults = faults_in_proposal(proposal, self.network, base) or faults_in_reach(
+                proposal, self.network
             )
             if faults:
                 self._tell_once(

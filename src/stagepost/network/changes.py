@@ -206,7 +206,7 @@ def faults_in_reach(proposal: ChangeProposal, network: RempNetwork) -> list[File
         FileFault(
             "next set",
             f"{names.get(one.public_key, one.public_key.hex())} is not in the network file: run "
-            "`stagepost network set members` on every machine and restart its node first",
+            "`stagepost network set members` on every machine first",
         )
         for one in (() if following is None else following.validators)
         if one.public_key not in known

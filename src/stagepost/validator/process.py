@@ -38,6 +38,7 @@ def run_validator(
             shards=shards,
             message_timeout_s=message_timeout_s,
             between=between,
+            network_file=network,
         )
         served = validator_status(validator, data, metrics_port, metrics_at)
         return await NodeBeside.start(validator, served)

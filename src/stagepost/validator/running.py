@@ -35,7 +35,7 @@ from stagepost.chain.node.store import STORE_FILE as CHAIN_FILE
 from stagepost.chain.node.store import open_chain_store
 from stagepost.chain.rotation import Plan
 from stagepost.errors import StorageError
-from stagepost.full_node.network import RempNetwork
+from stagepost.full_node.network import MEMBERS_EVERY_S, NetworkMember, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.running import CHAIN_FOLDER, our_end
 from stagepost.ground.files.data_folder import make_private
@@ -46,7 +46,7 @@ from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.links.overlay_links import OverlayLinks
+from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
@@ -59,8 +59,6 @@ log = logging.getLogger(__name__)
 
 SESSIONS_FOLDER = "sessions"
 PLAN_EVERY_S = 0.5
-APPROVALS_EVERY_S = 1.0
-"""Seconds between two looks at the proposals that the operator approved."""
 SPLIT_AFTER_MS = 500
 
 
@@ -87,6 +85,7 @@ class RunningValidator:
         shards: int,
         message_timeout_s: float,
         between: LinkLayer | None,
+        network_file: Path | None = None,
     ) -> None:
         self.watchers: list[OnSessionEvent] = []
         self.data = data
@@ -97,8 +96,8 @@ class RunningValidator:
         self.halted: str | None = None
         make_private(data, "data folder", advice="choose another folder with --data")
         genesis = network.chain
-        full_nodes = {member.key for member in network.full_nodes}
-        self.links = ListeningValidatorLinks(end, listener, full_nodes.__contains__)
+        self._full_nodes = {key_id(member.key): member.key for member in network.full_nodes}
+        self.links = ListeningValidatorLinks(end, listener, lambda key: key_id(key) in self._full_nodes)
         options = SessionOptions()
         queue_options = msgspec.structs.replace(options.queue, message_timeout_s=message_timeout_s)
         is_new = not all(
@@ -120,7 +119,7 @@ class RunningValidator:
             self.links if between is None else between.links(self.links),
             end.clock,
             Random(end.random.getrandbits(64)),
-            full_node_keys={key_id(key): key for key in full_nodes},
+            full_node_keys=self._full_nodes,
             session_options=msgspec.structs.replace(options, queue=queue_options),
             memory=memory,
             on_notice=self._noticed,
@@ -135,6 +134,7 @@ class RunningValidator:
         self._shards = shards
         self._clock = end.clock
         self._approved = ApprovedProposals(data, network)
+        self._network_file = WatchedNetworkFile(network_file, network)
         self._wanted: list[Configuration] = []
         self._timer: asyncio.TimerHandle | None = None
         self._approvals_timer: asyncio.TimerHandle | None = None
@@ -196,17 +196,30 @@ class RunningValidator:
         await self._listener.close()
 
     def _read_approvals(self) -> None:
-        """Want the configurations that the operator approved, from now on and after each restart; and no others."""
-        self._approvals_timer = asyncio.get_running_loop().call_later(APPROVALS_EVERY_S, self._read_approvals)
+        """Take up the members that the operator has added to the network file. Want the configurations that the operator
+        approved, from now on and after each restart; and no others.
+        """
+        self._approvals_timer = asyncio.get_running_loop().call_later(MEMBERS_EVERY_S, self._read_approvals)
         try:
             self.validator.remember_sessions()
         except StorageError as error:
             _report_disk(error)  # the next look writes it, and until then a restart listens once more
+        for member in self._network_file.added():
+            self._add_member(member)
         chain = self.validator.chain
         wanted = self._approved.wanted(chain.ledger.master.configuration)
         if wanted != self._wanted:
             self._wanted = wanted
             chain.want_only(wanted)
+
+    def _add_member(self, member: NetworkMember) -> None:
+        log.info("member added", extra={"member": member.name, "address": str(member.address)})
+        self.network = self._approved.network = self._network_file.network
+        self.members.add(member)
+        self.validator.add_member(member.key)
+        self.overlay.add_member(LinkMember(member.key, member.address))
+        if not member.is_validator:
+            self._full_nodes[key_id(member.key)] = member.key
 
     def _plan(self) -> None:
         """Propose splits, the larger shards first, until there are enough."""
@@ -232,9 +245,10 @@ async def start_validator(
     shards: int = 1,
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
     between: LinkLayer | None = None,
+    network_file: Path | None = None,
 ) -> RunningValidator:
     """Start a validator. `listener`: a listener that listens already, at the address that the network has for
-    this validator.
+    this validator. `network_file`: file of the network, from which the running node takes further members.
     """
     end = our_end(network, seed, clock, random)
     if listener is None:
@@ -248,6 +262,7 @@ async def start_validator(
         shards=shards,
         message_timeout_s=message_timeout_s,
         between=between,
+        network_file=network_file,
     )
     validator.start()
     return validator

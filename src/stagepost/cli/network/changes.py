@@ -239,8 +239,8 @@ def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data
 def members(proposal: Path, network: Path, as_json: bool) -> None:
     """Add the new members of a proposal to the network file; members keep their places.
 
-    Do this on every machine, and restart its node, before the proposal is approved: nodes must know the addresses of the
-    members that join.
+    Do this on every machine before the proposal is approved: nodes must know the addresses of the members that join. A
+    running node takes them up within a second.
 
     \b
     Example:

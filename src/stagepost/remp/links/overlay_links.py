@@ -175,6 +175,15 @@ class OverlayLinks:
         self._dialler.start()
         self._knocking = asyncio.get_running_loop().call_later(KNOCK_AFTER_S, self._knock)
 
+    def add_member(self, member: LinkMember) -> None:
+        """Add a member behind the others, and dial it; `ConfigError` for a key that is there, or without an address."""
+        members = (*self._members, member)
+        _check_members(self._end, self._own_index, members)
+        self._members = members
+        self._index_of[member.public_key] = len(members) - 1
+        assert member.address is not None, "checked just now"
+        self._dialler.want(member.public_key, member.address)
+
     async def close(self) -> None:
         """End all links, in order; what was accepted for sending goes out."""
         self._listener.unregister(LinkVersion.CATCHAIN, self.session_id)
