@@ -21,6 +21,7 @@ from stagepost.full_node.complaints import Complaint, ComplaintBook
 from stagepost.full_node.earlier_life import FINALS_KEPT_MAX
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.message_record import MessageRecord, RecordEvent, RecordState
+from stagepost.full_node.network import NetworkMember
 from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
 from stagepost.ground.crypto import ed25519
@@ -40,8 +41,6 @@ from stagepost.remp.queue.staged_sending import (
     SendingOptions,
     SendTo,
     StagedSending,
-    Subset,
-    subsets_for,
 )
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected, SentToValidators
@@ -49,6 +48,11 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Rece
 from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
+
+AHEAD_MAX = 4_096
+"""Receipts, at most, that wait for sessions that validators know to have begun before this node does; a further one is
+refused.
+"""
 
 OnStatus = Callable[[Receipt], None]
 OnRefused = Callable[[Receipt, Quarantined], None]
@@ -126,6 +130,8 @@ class FullNode:
         self._checks = ReceiptChecks(self._receipt_checked, verifier)
         self._alarm = Alarm(clock, self._wake)
         self._records: dict[bytes, MessageRecord] = {}
+        self._ahead: list[Receipt] = []
+        """Receipts of members of coming sessions, until the node hears of the next master block that begins sessions."""
         self._finals: deque[bytes] = deque()
         """Ids of the records that are final, the oldest first."""
         self._interrupted_until_seqno: int | None = None
@@ -137,7 +143,7 @@ class FullNode:
         sessions = self._ledger.sessions()
         self.known_sets.began(sessions)
         self._use_sets()
-        everybody = [session.subset for session in sessions]
+        everybody = frozenset().union(*(member_ids(session.facts) for session in sessions))
         seqno = self._ledger.master_session().master_catchain_seqno
         ended = [message_id for message_id, record in self._records.items() if record.is_final]
         # Interrupted messages are not followed: a message in processing could not be sent to more validators when it is
@@ -252,16 +258,13 @@ class FullNode:
         """Begin staged sending; `StagepostError` if it cannot begin, above all for a message in processing."""
         message_id = message.message_id
         session = self._session_for(message.workchain, message.account)
-        subsets: tuple[Subset, ...] = ()
-        if session is not None:
-            subsets = subsets_for(session.subset, self._followers(session.shard), self._clock.unix_s())
         self.on_submitted(message_id, None if session is None else session.shard)
         effects = self.sending.begin(
             message_id,
-            subsets,
+            () if session is None else member_ids(session.facts),
+            self._coming(message.workchain, message.account),
             self._ledger.master_session().master_catchain_seqno,
             self._clock.mono_s(),
-            is_near_switch=len(subsets) > 1,
         )
         self.counters.messages += 1
         sent = RempMessage(message.body, message_id, self.now_ms)
@@ -282,17 +285,32 @@ class FullNode:
         record.describe(message, earlier)
         record.step(event)
         session = self._session_for(message.workchain, message.account)
-        subsets = [] if session is None else [session.subset]
+        targets = frozenset[bytes]() if session is None else member_ids(session.facts)
         seqno = self._ledger.master_session().master_catchain_seqno
-        self.sending.follow(message.message_id, subsets, seqno, self._clock.mono_s())
+        self.sending.follow(message.message_id, targets, seqno, self._clock.mono_s())
 
     def _session_for(self, workchain: int, account: bytes) -> LedgerSession | None:
         shard = self._ledger.shard_of(workchain, account)
         return None if shard is None else self._ledger.session(shard)
 
-    def _followers(self, shard: Shard) -> list[Subset]:
-        ahead_ms = int(LOOK_AHEAD_S * 1_000)
-        return [one.subset for one in self._ledger.followers(shard, self.now_ms, ahead_ms)]
+    def _coming(self, workchain: int, account: bytes) -> frozenset[bytes]:
+        """Return the members of the sessions that serve the account after the one at work, as far as they begin soon."""
+        until_ms = self.now_ms + int(LOOK_AHEAD_S * 1_000)
+        sessions = self._ledger.coming(workchain, account, self.now_ms, until_ms)
+        return frozenset().union(*(member_ids(session.facts) for session in sessions))
+
+    def _move(self) -> None:
+        """Send what is not with enough validators yet to the sessions that have begun now."""
+        for message_id, record in list(self._records.items()):
+            if record.account is None or not record.is_in_process:
+                continue
+            session = self._session_for(record.workchain, record.account)
+            if session is not None:
+                coming = frozenset[bytes]()
+                if record.state in (RecordState.SENDING, RecordState.SENT):
+                    coming = self._coming(record.workchain, record.account)
+                targets = member_ids(session.facts)
+                self._perform(self.sending.move(message_id, targets, coming, self._clock.mono_s()))
 
     def _perform(self, effects: Sequence[SendingEffect]) -> None:
         waiting = deque(effects)
@@ -318,6 +336,7 @@ class FullNode:
         """Expect nothing more of a message; a final one is still remembered."""
         record = self._records.get(message_id)
         if record is not None:
+            self._publish_waiting(record)
             record.frame = None
             record.step(RecordEvent.LIFE_OVER)
             self._drop_if_idle(message_id, record)
@@ -360,6 +379,9 @@ class FullNode:
         return True
 
     def _receipt_checked(self, receipt: Receipt, fault: Quarantined | None) -> None:
+        if fault is not None and self._is_ahead(receipt, fault):
+            self._ahead.append(receipt)
+            return
         if fault is not None:
             self.counters.quarantined[fault.reason] += 1
             self.on_refused(receipt, fault)
@@ -369,8 +391,30 @@ class FullNode:
             return
         self.counters.receipts += 1
         effects = self.sending.receipt_came(receipt, self._clock.mono_s())
-        self._publish_counted(receipt)
+        record = self._records.get(receipt.message_id)
+        if record is not None and record.state is RecordState.SENDING:
+            # SentToValidators comes first on the topic; the limit for each source bounds how many wait.
+            record.waiting.append(receipt)
+        else:
+            self._publish_counted(receipt)
         self._perform(effects)
+
+    def _is_ahead(self, receipt: Receipt, fault: Quarantined) -> bool:
+        """Return whether a member of a coming session answers before this node has heard that the session began."""
+        record = self._records.get(receipt.message_id)
+        return (
+            fault.reason == ErrorCode.RECEIPT_SOURCE
+            and len(self._ahead) < AHEAD_MAX
+            and record is not None
+            and record.account is not None
+            and receipt.source_id in self._coming(record.workchain, record.account)
+        )
+
+    def _check_ahead(self) -> None:
+        """Check the receipts again whose sessions may have begun."""
+        ahead, self._ahead = self._ahead, []
+        for receipt in ahead:
+            self._checks.check(receipt.source_id, [receipt], ReceiptJudge(self.sets, self.now_ms))
 
     # Statuses
 
@@ -406,12 +450,10 @@ class FullNode:
             return record.step(RecordEvent.END_REPORTED)
         if kind == SENT:
             record.step(RecordEvent.SENT_REPORTED)
+            return False
         history = self.sending.get(receipt.message_id)
-        return (
-            history is not None
-            and history.targets.have_it(history.answered)
-            and record.step(RecordEvent.ENOUGH_ANSWERED)
-        )
+        is_enough = history is not None and history.is_with_enough and not record.waiting
+        return is_enough and record.step(RecordEvent.ENOUGH_ANSWERED)
 
     def _publish(
         self,
@@ -440,6 +482,14 @@ class FullNode:
         times of later stages from it."""
         date_ms = int((self._clock.unix_s() - (self._clock.mono_s() - since)) * 1_000)
         self._publish_counted(self._signed(message_id, status, date_ms))
+        record = self._records.get(message_id)
+        if record is not None:
+            self._publish_waiting(record)
+
+    def _publish_waiting(self, record: MessageRecord) -> None:
+        """Publish the receipts that waited for SentToValidators, in the order in which they came."""
+        while record.waiting:
+            self._publish_counted(record.waiting.pop(0))
 
     def _signed(self, message_id: bytes, status: MessageStatus, date_ms: int | None = None) -> Receipt:
         date_ms = self.now_ms if date_ms is None else date_ms
@@ -471,6 +521,8 @@ class FullNode:
             self.known_sets.began(one for one in event.started if one.facts.workchain >= 0)
             self.known_sets.ended(event.ended, event.time_ms)
             self._use_sets()
+            self._check_ahead()
+            self._move()
 
     def _block_is_final(self, block: FinalBlock) -> None:
         for message in block.messages:
@@ -484,8 +536,9 @@ class FullNode:
             return
         is_submitted = record.state is not RecordState.UNSENT
         if is_submitted:
-            # SentToValidators, if it is still owed, comes before Finalized.
+            # SentToValidators, if it is still owed, comes before Finalized, and so do receipts that wait for it.
             self._perform(self.sending.finalized(message_id, self._clock.mono_s()))
+            self._publish_waiting(record)
         record.step(RecordEvent.FINALIZED)
         record.end = end
         self._remember_final(message_id)
@@ -506,6 +559,11 @@ class FullNode:
             record = self._records[oldest]
             record.step(RecordEvent.FORGOTTEN)
             self._drop_if_idle(oldest, record)
+
+    def add_member(self, member: NetworkMember) -> None:
+        """Know a further member of the network; receipts of a further full node count."""
+        self.known_sets.add_member(member)
+        self._use_sets()
 
     def _use_sets(self) -> None:
         self.sets = self.known_sets.sets

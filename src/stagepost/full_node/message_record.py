@@ -17,6 +17,7 @@ from stagepost.full_node.status_topic import EarlierIds
 from stagepost.ground.statemachine.lifecycle import Lifecycle
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.receipts.message_status import Accepted
+from stagepost.remp.receipts.receipt import Receipt
 
 
 class RecordState(Enum):
@@ -89,9 +90,9 @@ MESSAGE_LIFE = Lifecycle(
 class MessageRecord:
     """`account` is None for a message of an earlier life, whose bytes are not kept. `end` is the block that holds a final
     message. `frame` is what validators get. `unstored` counts statuses that settle the message, or refuse it, and that
-    the disk does not hold yet."""
+    the disk does not hold yet. `waiting` are receipts that come behind SentToValidators."""
 
-    __slots__ = ("account", "earlier_ids", "end", "frame", "state", "unstored", "workchain")
+    __slots__ = ("account", "earlier_ids", "end", "frame", "state", "unstored", "waiting", "workchain")
 
     def __init__(self, earlier_ids: EarlierIds | None = None) -> None:
         self.state = MESSAGE_LIFE.initial
@@ -101,6 +102,7 @@ class MessageRecord:
         self.end: Accepted | None = None
         self.frame: bytes | None = None
         self.unstored = 0
+        self.waiting: list[Receipt] = []
 
     def step(self, event: RecordEvent) -> bool:
         """Move to the state that the table gives; return False, and stay, if the table has no row for `event`."""

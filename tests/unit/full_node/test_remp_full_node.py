@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from rigs.chain_messages import SIMULATED_EXPIRY_S, address
@@ -27,15 +28,15 @@ from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, RempMessage
-from stagepost.remp.receipts.message_status import Accepted
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.message_status import Accepted, New
+from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import RetryingWriter
-from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
+from tests.worlds.chain.chain_world import LIFETIME_MS, START_MS, DecidedChain, a_configuration, a_genesis
 
 SEED = sha256(b"a full node").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
@@ -318,6 +319,89 @@ def test_and_so_if_it_is_final_by_then_but_once() -> None:
             with pytest.raises(StagepostError, match="final already"):
                 desk.node.receive(primes())
         assert desk.kinds == ["Finalized"]
+
+    at_a_desk(scenario)
+
+
+# Answers of validators, and the next session
+
+
+def answer(desk: Desk, message_id: bytes, validator: bytes) -> None:
+    receipt = Receipt(ExternalMessageId(message_id), New(), START_MS, validator, "AA==")
+    desk.node._receipt_checked(receipt, None)
+
+
+def test_sent_to_validators_is_published_before_every_answer_and_the_last_answer_settles() -> None:
+    def scenario(desk: Desk) -> None:
+        settled: list[Receipt] = []
+        desk.node.on_settled = settled.append
+        message_id = desk.node.submit(primes())
+        members = [member.key_id for member in desk.chain.whole.facts.members]
+        answer(desk, message_id, members[0])
+        assert desk.kinds == [], "one of four is not more than a third"
+        assert desk.node.is_under_way(message_id)
+        answer(desk, message_id, members[1])
+        assert desk.kinds == ["SentToValidators", "PutIntoQueue", "PutIntoQueue"]
+        assert [one.source_id for one in desk.receipts] == [desk.node.source_id, *members[:2]]
+        answer(desk, message_id, members[2])
+        assert desk.kinds[3:] == ["PutIntoQueue"]
+        assert not desk.node._records[message_id].waiting
+
+    at_a_desk(scenario)
+
+
+def test_answers_that_wait_are_published_when_the_message_ends_first() -> None:
+    def scenario(desk: Desk) -> None:
+        message_id = desk.node.submit(primes())
+        answer(desk, message_id, desk.chain.whole.facts.members[0].key_id)
+        desk.in_a_final_block(primes())
+        assert desk.kinds == ["SentToValidators", "PutIntoQueue", "Finalized"]
+
+    at_a_desk(scenario)
+
+
+def test_a_message_that_too_few_have_answered_for_moves_to_the_session_that_follows() -> None:
+    def scenario(desk: Desk) -> None:
+        message_id = desk.node.submit(primes())
+        before = desk.chain.whole
+        desk.node.heard(desk.chain.master_block(after_ms=LIFETIME_MS))
+        after = desk.chain.whole
+        assert after.session_id != before.session_id
+        history = desk.node.sending.get(message_id)
+        assert history is not None
+        assert history.targets == {member.key_id for member in after.facts.members}
+        new = [member.key_id for member in after.facts.members]
+        for validator in new[:2]:
+            answer(desk, message_id, validator)
+        assert desk.kinds == ["SentToValidators", "PutIntoQueue", "PutIntoQueue"]
+
+    at_a_desk(scenario)
+
+
+def test_a_member_of_the_next_session_that_is_ahead_of_this_node_is_heard_when_the_session_begins() -> None:
+    def scenario(desk: Desk) -> None:
+        message_id = desk.node.submit(primes())
+        until_ms = desk.chain.now_ms + LIFETIME_MS
+        (coming,) = desk.chain.ledger.coming(0, ACCOUNT, until_ms - 1_000, until_ms)
+        known = {member.key_id for member in desk.chain.whole.facts.members}
+        new = next(member.key_id for member in coming.facts.members if member.key_id not in known)
+        fault = Quarantined(ErrorCode.RECEIPT_SOURCE, "nobody has this key id")
+        receipt = Receipt(ExternalMessageId(message_id), New(), until_ms, new, "AA==")
+        desk.node._receipt_checked(receipt, fault)
+        assert desk.node.counters.quarantined[ErrorCode.RECEIPT_SOURCE] == 1, (
+            "far from a switch it is a stranger"
+        )
+        desk._clock = LoopClock((until_ms - 1_000) / 1_000)
+        desk.node._clock = desk._clock
+        desk.node._receipt_checked(receipt, fault)
+        assert desk.node._ahead == [receipt]
+        desk.node._receipt_checked(msgspec.structs.replace(receipt, source_id=b"x" * 32), fault)
+        assert desk.node.counters.quarantined[ErrorCode.RECEIPT_SOURCE] == 2
+        desk.node.heard(desk.chain.master_block(after_ms=LIFETIME_MS))
+        assert desk.node._ahead == []
+        # Its session is known now, and the rest of it is looked at; this one has no signature that holds.
+        assert desk.node.counters.quarantined[ErrorCode.RECEIPT_SOURCE] == 2
+        assert sum(desk.node.counters.quarantined.values()) == 3
 
     at_a_desk(scenario)
 
