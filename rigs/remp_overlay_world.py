@@ -28,7 +28,6 @@ from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.staged_sending import SendingOptions
-from stagepost.remp.receipts.packing import PacketQueue
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.memory import MemoryTopic
@@ -182,7 +181,6 @@ class House:
             parse,
             cache=MessageCache(),
             options=world.options,
-            packing=world.make_packing(),
             full_node_keys={world.full_node.source_id: world.full_node.public_key},
             on_event=lambda plan, event: self.events.append(event),
         )
@@ -225,11 +223,9 @@ class OverlayWorld:
         delay_s: tuple[float, float] = (0.001, 0.01),
         options: SessionOptions = OPTIONS,
         sending: SendingOptions | None = None,
-        make_packing: Callable[[], PacketQueue | None] = lambda: None,
     ) -> None:
         self.random = Random(seed)
         self.options = options
-        self.make_packing = make_packing
         self.clock = LoopClock(START_UNIX_S)
         self.wires = Wires(Random(seed + 1), delay_s=delay_s, loss=loss)
         self.counts: Counter[str] = Counter()

@@ -120,11 +120,9 @@ def remp_samples() -> tuple[bytes, ...]:
         queue_records.Header(
             _ONE, _OTHER, 0, _ONE, _OTHER, 3, 77, 5, queue_records.HandOver(1_900_000_000_000, bytes(64))
         ),
-        queue_records.OlderHeader(_ONE, _OTHER, _ONE, 3, 77),
         queue_records.RejectRecord(_ONE, _OTHER, 77, "no such account"),
         queue_records.Accept(_ONE, _OTHER, 77, _BLOCK_ID),
         queue_records.Digest(77, (queue_records.Ids(_ONE, _OTHER),), (queue_records.Ids(_OTHER, _ONE),)),
-        queue_records.OlderDigest(77, (queue_records.Ids(_ONE, _OTHER),)),
         queue_records.LinkChallenge(_ONE, links[1]),
         queue_records.LinkAnswer(links[0]),
     )

@@ -1,6 +1,6 @@
-"""Messages and bodies that wait for an announcement by another member.
+"""Messages and bodies that wait: for an announcement by another member, or for a session that begins soon.
 
-`PostponedMessages` holds messages of full nodes that another member is about to announce, so that a single
+`EarlyMessages` holds messages of full nodes for accounts that this validator serves soon. `PostponedMessages` holds messages of full nodes that another member is about to announce, so that a single
 announcement is enough; the sign is a body that came by broadcast ahead of its announcement. `EarlyBodies`
 keeps such bodies for a while, within bounds for each member.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.records import UNSIGNED, HandOver
+from stagepost.remp.queue.records import HandOver
 
 HOLD_BACK_S, HOLD_BACK_MAX_S = 0.2, 2.0
 """Seconds, at least and at most, before this validator announces a held message itself. The wait is longer
@@ -28,6 +28,7 @@ class PostponedMessage(NamedTuple):
     message: ExternalMessage
     full_node: bytes
     hand_over: HandOver
+    masterchain_seqno: int
     timer: asyncio.TimerHandle
 
 
@@ -54,13 +55,17 @@ class PostponedMessages:
         """Note that an announcement came `lag_s` seconds after its body."""
         self._lag_s += LAG_WEIGHT * (lag_s - self._lag_s)
 
-    def hold(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver = UNSIGNED) -> bool:
-        """Hold a message back. Return False if there is no room."""
+    def hold(
+        self, message: ExternalMessage, full_node: bytes, hand_over: HandOver, masterchain_seqno: int
+    ) -> bool:
+        """Hold a message back that came under this master catchain. Return False if there is no room."""
         if len(self._held) >= HELD_BACK_MAX:
             return False
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.seconds, self._release, message.message_id)
-        self._held[message.message_id] = PostponedMessage(message, full_node, hand_over, timer)
+        self._held[message.message_id] = PostponedMessage(
+            message, full_node, hand_over, masterchain_seqno, timer
+        )
         return True
 
     def get(self, message_id: bytes) -> ExternalMessage | None:
@@ -79,11 +84,15 @@ class PostponedMessages:
 
 
 EARLY_BYTES_MAX = 1024 * 1024
-"""Bytes for each member, at most. A broadcast is ahead of its announcement by no more than a write to disk.
+"""Bytes for each member or full node, at most. A broadcast is ahead of its announcement by no more than a write to disk,
+and the session at work passes on what a full node sent.
 """
 
 EARLY_COUNT_MAX = 4_096
-"""Bodies for each member, at most: small bodies cost memory beyond their bytes."""
+"""Bodies for each member or full node, at most: small bodies cost memory beyond their bytes."""
+
+EARLY_KEPT_S = 30.0
+"""Seconds, at most, for which a message waits for a session that was to begin soon."""
 
 
 class EarlyBodies:
@@ -124,3 +133,65 @@ class EarlyBodies:
         del self._of_member[member][message_id]
         self._bytes[member] -= len(message.body)
         return message
+
+
+class EarlyMessage(NamedTuple):
+    message: ExternalMessage
+    full_node: bytes
+    hand_over: HandOver
+    masterchain_seqno: int
+    at: float
+
+
+class EarlyMessages:
+    """Messages for accounts that this validator serves soon, with the master catchain under which each came: its life is
+    counted from it, or a message that is over would begin anew. A full node's messages displace its own older ones only, and
+    as many full nodes are remembered as may have links.
+    """
+
+    def __init__(self, full_nodes_max: int) -> None:
+        self._full_nodes_max = full_nodes_max
+        self._of: dict[bytes, dict[bytes, EarlyMessage]] = {}
+        self._bytes: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def put(self, early: EarlyMessage) -> None:
+        """Keep a message, unless it is here already, or as many full nodes have messages here as may."""
+        message, full_node, now = early.message, early.full_node, early.at
+        kept = self._of.get(full_node)
+        if kept is None:
+            if len(self._of) >= self._full_nodes_max:
+                return
+            kept = self._of[full_node] = {}
+        if message.message_id in kept:
+            return
+        kept[message.message_id] = early
+        self._bytes[full_node] = self._bytes.get(full_node, 0) + len(message.body)
+        while len(kept) > 1 and (
+            len(kept) > EARLY_COUNT_MAX
+            or self._bytes[full_node] > EARLY_BYTES_MAX
+            or next(iter(kept.values())).at < now - EARLY_KEPT_S
+        ):
+            self._drop(full_node, next(iter(kept)))
+
+    def take(self, is_for: Callable[[ExternalMessage], bool], now: float) -> list[EarlyMessage]:
+        """Return the messages for which `is_for` returns True, oldest first, and forget them and all that are too old."""
+        every = [one for kept in self._of.values() for one in kept.values()]
+        found = sorted((one for one in every if is_for(one.message)), key=lambda one: one.at)
+        for one in every:
+            if one.at < now - EARLY_KEPT_S:
+                self._drop(one.full_node, one.message.message_id)
+        for one in found:
+            self._drop(one.full_node, one.message.message_id)
+        return [one for one in found if one.at >= now - EARLY_KEPT_S]
+
+    def _drop(self, full_node: bytes, message_id: bytes) -> None:
+        kept = self._of.get(full_node, {})
+        one = kept.pop(message_id, None)
+        if one is not None:
+            self._bytes[full_node] -= len(one.message.body)
+        if not kept:
+            self._of.pop(full_node, None)
+            self._bytes.pop(full_node, None)

@@ -20,7 +20,7 @@ from stagepost.remp.queue.effects import Introduce, Tell, Telling
 from stagepost.remp.queue.hearing import SEQNO_AHEAD_MAX
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.message_states import FINAL, IN_SHARD, Event, after, place_of
-from stagepost.remp.queue.records import Header, OlderHeader, decode_payload
+from stagepost.remp.queue.records import Header, decode_payload
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.receipts.message_status import MessageStatus, New
 from stagepost.validator.receipts import Statements
@@ -70,7 +70,7 @@ class OwedReceipts:
             # What expired earlier was closed while this node ran, for its catchain advances only then.
             if not current - CATCHAINS_OF_LIFE <= header.masterchain_seqno <= current + SEQNO_AHEAD_MAX:
                 continue
-            at_s = now if isinstance(header, OlderHeader) else min(now, header.timestamp_ms / 1_000)
+            at_s = min(now, header.timestamp_ms / 1_000)
             owed = found.setdefault(header.message_id, OwedMessage(header.masterchain_seqno, at_s, {}))
             owed.seqno = max(owed.seqno, header.masterchain_seqno)
             owed.since_s = min(owed.since_s, at_s)
@@ -130,10 +130,10 @@ class OwedReceipts:
         self._tell(tellings)
 
 
-def _headers(frames: Iterable[bytes]) -> Iterator[Header | OlderHeader]:
+def _headers(frames: Iterable[bytes]) -> Iterator[Header]:
     for frame in frames:
         try:
             records = decode_payload(upper_part(decode_update(frame).payload) or b"")
         except DecodeError:
             continue  # a fork proof, or the payload of a liar, which told nobody anything
-        yield from (record for record in records if isinstance(record, Header | OlderHeader))
+        yield from (record for record in records if isinstance(record, Header))

@@ -33,7 +33,7 @@ from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Report, UnusedMessage
 from stagepost.remp.queue.message_cache import Standing
 from stagepost.remp.queue.message_states import FINAL, place_of
-from stagepost.remp.queue.records import HandOver
+from stagepost.remp.queue.staged_sending import LOOK_AHEAD_S
 from stagepost.remp.queue.state import SKEW_MS
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.status import Level
@@ -41,6 +41,7 @@ from stagepost.remp.sessions import session_id as id_of
 from stagepost.remp.shard import BlockId, Shard
 from stagepost.validator.session_plan import SessionPlan, queue_plan, queue_session_id
 from stagepost.validator.session_runner import SessionRunner
+from stagepost.validator.session_store import BodyRow
 from stagepost.validator.sessions import Validator
 
 TAKEN_MAX = 1_000
@@ -116,6 +117,7 @@ class QueueBridge:
         self._committed: dict[bytes, BlockId] = {}
         self._committed_lists: dict[tuple[bytes, ...], None] = {}
         self.expiries = KnownExpiries()
+        validator.serves_soon = self._serves_soon
 
     def start(self, waiting: Iterable[tuple[BlockId, Sequence[ExternalMessage]]] = ()) -> None:
         """Start from what the ledger knows. History comes first: a queue that knows less than the chain would
@@ -126,8 +128,9 @@ class QueueBridge:
         now = self._clock.unix_s()
         self._started_ms = int(now * 1_000)
         cache = self._validator.cache
-        seqno = self._ledger.master_session().master_catchain_seqno
-        self._validator.master_advanced(seqno)
+        master = self._ledger.master_session()
+        seqno = master.master_catchain_seqno
+        self._validator.master_advanced(seqno, master.from_ms)
         for final in self._ledger.history(cache.window.lowest):
             for message in final.messages:
                 cache.index_final(message, final.master_catchain_seqno, final.block_id, final.master_id, now)
@@ -191,7 +194,7 @@ class QueueBridge:
                     )
                 )
         if event.catchain_seqno > cache.window.current:
-            self._validator.master_advanced(event.catchain_seqno)
+            self._validator.master_advanced(event.catchain_seqno, event.time_ms)
         self._rotate(event)
 
     def _rotate(self, event: MasterApplied) -> None:
@@ -289,7 +292,7 @@ class QueueBridge:
 
     # What was left over from sessions that are over
 
-    def offer_again(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver) -> bool:
+    def offer_again(self, message: ExternalMessage, row: BodyRow) -> bool:
         """Offer a message that a full node sent under a session that ended while this node was down. Return
         whether a queue took it.
         """
@@ -298,11 +301,20 @@ class QueueBridge:
             return False
         for runner in self._validator.current.values():
             if runner.plan.shard.holds(message.workchain, message.account):
-                runner.offer(message, full_node, hand_over)
+                runner.offer(message, row.full_node, row.hand_over, row.known_seqno)
                 return True
         return False
 
     # Details
+
+    def _serves_soon(self, message: ExternalMessage) -> bool:
+        """Return whether a session of this validator serves the message's account soon. Full nodes look as far ahead by
+        their own clocks.
+        """
+        now_ms = int(self._clock.unix_s() * 1_000)
+        until_ms = now_ms + int(LOOK_AHEAD_S * 1_000) + self._skew_ms()
+        coming = self._ledger.coming(message.workchain, message.account, now_ms, until_ms)
+        return any(self._own_key in session.public_keys for session in coming)
 
     def _plan(self, session: LedgerSession) -> SessionPlan | None:
         plan = queue_plan(session, self._own_key, self._keys, self._skew_ms())

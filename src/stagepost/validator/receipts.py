@@ -23,7 +23,7 @@ from stagepost.remp.links.overlay import ValidatorLinks
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, New, kind_of
-from stagepost.remp.receipts.packing import ImmediatePacketQueue, PacketQueue
+from stagepost.remp.receipts.packing import PacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
 from stagepost.validator.session_store import SessionStore, StatementRow
@@ -180,7 +180,6 @@ class ReceiptSender:
         links: ValidatorLinks,
         clock: Clock,
         statements: Statements,
-        packing: PacketQueue | None = None,
     ) -> None:
         self._seed = seed
         self._public_key = ed25519.public_key(seed)
@@ -189,7 +188,7 @@ class ReceiptSender:
         self._links = links
         self._clock = clock
         self._statements = statements
-        self._packing: PacketQueue = packing or ImmediatePacketQueue()
+        self._packing = PacketQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._is_put_off = False
         self._is_stopped = False

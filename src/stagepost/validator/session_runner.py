@@ -100,8 +100,7 @@ class SessionRunner:
         self.plan = plan
         self.counters = SessionCounters()
         self.options = options or SessionOptions()
-        has_dates = not self.options.queue.records.older_records
-        dates = DateRules(plan.starts_ms, plan.skew_ms, date_in, is_bare) if has_dates else None
+        dates = DateRules(plan.starts_ms, plan.skew_ms, date_in, is_bare)
         self.graph = Graph(
             plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify, dates=dates
         )
@@ -166,7 +165,9 @@ class SessionRunner:
             if row.full_node and not self._is_told(message.message_id, row.full_node):
                 # A receipt may have been given for it, while the block that was to announce it never was, or names
                 # another full node.
-                self._offer_now(message, row.full_node, row.hand_over)
+                seqno = row.known_seqno
+                is_alive = seqno is not None and seqno in self._cache.window
+                self._offer_now(message, row.full_node, row.hand_over, seqno if is_alive else None)
         self._set_timer()
 
     def release_all(self) -> None:
@@ -185,9 +186,16 @@ class SessionRunner:
 
     # From full nodes
 
-    def offer(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver = UNSIGNED) -> None:
+    def offer(
+        self,
+        message: ExternalMessage,
+        full_node: bytes,
+        hand_over: HandOver = UNSIGNED,
+        masterchain_seqno: int | None = None,
+    ) -> None:
         """Take a message of a full node, with its checked `hand_over`. A message that is fully known is dropped; one that another member is
-        about to announce is held back for a moment.
+        about to announce is held back for a moment. `masterchain_seqno` is the catchain under which it came, if not the
+        present one.
         """
         message_id = message.message_id
         cached = self._cache.get(message_id)
@@ -201,25 +209,37 @@ class SessionRunner:
         ):
             return
         is_announced_soon = message_id in self._early and message_id not in self.queue
-        if is_announced_soon and self._held_back.hold(message, full_node, hand_over):
+        now_seqno = self._cache.window.current
+        is_present = masterchain_seqno is None
+        if (
+            is_present
+            and is_announced_soon
+            and self._held_back.hold(message, full_node, hand_over, now_seqno)
+        ):
             self.counters.held_back += 1
             return
-        self._offer_now(message, full_node, hand_over)
+        self._offer_now(message, full_node, hand_over, masterchain_seqno)
         self._set_timer()
 
     def _release(self, message_id: bytes) -> None:
         held = self._held_back.take(message_id)
         if held is not None and not self._is_stopped:
-            self._offer_now(held.message, held.full_node, held.hand_over)
+            self._offer_now(held.message, held.full_node, held.hand_over, held.masterchain_seqno)
             self._set_timer()
 
-    def _offer_now(self, message: ExternalMessage, full_node: bytes, hand_over: HandOver) -> None:
+    def _offer_now(
+        self,
+        message: ExternalMessage,
+        full_node: bytes,
+        hand_over: HandOver,
+        masterchain_seqno: int | None = None,
+    ) -> None:
         self.counters.offered += 1
         cached = self._cache.get(message.message_id)
         is_new = message.message_id not in self.queue or cached is None or cached.body is None
         # Whoever hears of a message must hear of its end, also after a restart.
         is_first_heard = cached is None or full_node not in cached.origins
-        effects = self.queue.offer(message, full_node, self._clock.unix_s(), hand_over)
+        effects = self.queue.offer(message, full_node, self._clock.unix_s(), hand_over, masterchain_seqno)
         self._early.take(message.message_id)
         if (is_new or is_first_heard) and message.message_id in self.queue:
             # The receipts of the message wait, and so do those that follow meanwhile: none overtakes an earlier one.
@@ -437,7 +457,10 @@ class SessionRunner:
         self, message: ExternalMessage, full_node: bytes = b"", hand_over: HandOver = UNSIGNED
     ) -> BodyRow:
         session_id, message_id = self.plan.session_id, message.message_id
-        return BodyRow(session_id, message_id, message.body, full_node, hand_over.at_ms, hand_over.signature)
+        cached = self._cache.get(message_id)
+        seqno = -1 if cached is None else cached.header.masterchain_seqno
+        of_node = full_node, hand_over.at_ms, hand_over.signature
+        return BodyRow(session_id, message_id, message.body, *of_node, seqno)
 
     def _set_timer(self) -> None:
         """Set the timer once for all that happens in one turn of the loop."""

@@ -34,7 +34,8 @@ class BlockRow(msgspec.Struct, frozen=True, array_like=True):
 
 class BodyRow(msgspec.Struct, frozen=True, array_like=True):
     """`full_node` is empty for a body that came from another member: nothing was promised to anybody for it.
-    `handed_at_ms` and `signature` are of the hand-over by that full node.
+    `handed_at_ms` and `signature` are of the hand-over by that full node. `masterchain_seqno`: the catchain from which the
+    message's life is counted; -1 in rows of earlier releases, where it is not known.
     """
 
     session_id: bytes
@@ -43,6 +44,11 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True):
     full_node: bytes = b""
     handed_at_ms: int = 0
     signature: bytes = b""
+    masterchain_seqno: int = -1
+
+    @property
+    def known_seqno(self) -> int | None:
+        return None if self.masterchain_seqno < 0 else self.masterchain_seqno
 
     @property
     def hand_over(self) -> HandOver:

@@ -16,13 +16,15 @@ from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.message import RempMessage
+from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.queue.effects import QueueEffect, Telling
 from stagepost.remp.queue.message_cache import ExpiredMessages, MessageCache
+from stagepost.remp.queue.message_states import OPEN, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
-from stagepost.remp.receipts.packing import PacketQueue
+from stagepost.validator.held_messages import EarlyMessage, EarlyMessages
+from stagepost.validator.links import FULL_NODES_MAX
 from stagepost.validator.owed_receipts import OwedReceipts
 from stagepost.validator.receipts import ReceiptSender, Statements
 from stagepost.validator.session_plan import Parse, SessionEvent, SessionOptions, SessionPlan
@@ -51,10 +53,11 @@ OnSessionEvent = Callable[[SessionPlan, SessionEvent], None]
 
 class ValidatorCounters(msgspec.Struct):
     """`refused` counts, by code, the messages of full nodes that were not taken; `forgotten` those that left the cache when
-    their time was over."""
+    their time was over; `early` those that were kept for a session that begins soon."""
 
     messages: int = 0
     without_session: int = 0
+    early: int = 0
     forgotten: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -83,14 +86,13 @@ class Validator:
         *,
         cache: MessageCache | None = None,
         options: SessionOptions | None = None,
-        packing: PacketQueue | None = None,
         full_node_keys: Mapping[bytes, bytes] | None = None,
         on_event: OnSessionEvent = lambda plan, event: None,
     ) -> None:
         self.cache = cache or MessageCache()
         self.counters = ValidatorCounters()
         self.statements = Statements(store, lambda: self.cache.window.current)
-        self.receipts = ReceiptSender(seed, links, clock, self.statements, packing)
+        self.receipts = ReceiptSender(seed, links, clock, self.statements)
         self._seed = seed
         self._store = store
         self._make_overlay = make_overlay
@@ -112,6 +114,9 @@ class Validator:
         self._left: dict[bytes, SessionRunner] = {}
         self._care_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._early = EarlyMessages(FULL_NODES_MAX)
+        self.serves_soon: Callable[[ExternalMessage], bool] = lambda message: False
+        """Function that returns whether a session of this validator for the message's account begins soon."""
 
     # Sessions
 
@@ -136,7 +141,7 @@ class Validator:
             self._on_event(plan, event)
 
         if plan.masterchain_seqno > self.cache.window.current:
-            self.master_advanced(plan.masterchain_seqno)
+            self.master_advanced(plan.masterchain_seqno, plan.starts_ms)
         runner = SessionRunner(
             plan,
             self._seed,
@@ -156,6 +161,8 @@ class Validator:
         runner.start(overlay)
         # The newest that holds an account is asked first.
         self._current.insert(0, plan.session_id)
+        if plan.index in plan.current:
+            self._offer_early(runner)
         return runner
 
     def _options_for(self, plan: SessionPlan, is_fresh: bool) -> SessionOptions:
@@ -173,6 +180,18 @@ class Validator:
     def mute(self) -> None:
         """Sign no receipts for as long as messages live that this validator may have spoken of and has forgotten."""
         self.receipts.mute(LIVES_MUTED * self._options.queue.message_timeout_s)
+
+    def _offer_early(self, runner: SessionRunner) -> None:
+        """Put the messages that full nodes sent ahead of this session into its queue, except those that ended meanwhile."""
+        shard = runner.plan.shard
+        for one in self._early.take(
+            lambda message: shard.holds(message.workchain, message.account), self._clock.mono_s()
+        ):
+            message_id = one.message.message_id
+            cached = self.cache.get(message_id)
+            is_alive = one.masterchain_seqno in self.cache.window and not self.cache.was_let_go(message_id)
+            if is_alive and (cached is None or place_of(cached.status) in OPEN):
+                runner.offer(one.message, one.full_node, one.hand_over, one.masterchain_seqno)
 
     def switch(
         self, session_id: bytes, following: Sequence[SessionPlan], *, are_fresh: bool = False
@@ -226,13 +245,11 @@ class Validator:
 
     def _forward(self, old: SessionRunner, new: SessionRunner) -> None:
         plan = new.plan
-        older_records = self._options.queue.records.older_records
         forwarding = to_forward(
             old.queue,
             plan.masterchain_seqno,
             plan.shard,
             new.queue.__contains__,
-            older_records=older_records,
         )
         for message in forwarding.bodies:
             self._store.put_body(BodyRow(plan.session_id, message.message_id, message.body))
@@ -248,15 +265,15 @@ class Validator:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def master_advanced(self, masterchain_seqno: int) -> ExpiredMessages:
-        """Advance the clock of all messages: a master block rotated. Return the messages that expired."""
+    def master_advanced(self, masterchain_seqno: int, time_ms: int) -> ExpiredMessages:
+        """Advance the clock of all messages: a master block of `time_ms` rotated. Return the messages that expired."""
         now = self._clock.unix_s()
         is_after_restart = self._has_lived_before
         if is_after_restart:
             self._has_lived_before = False
             self.cache.forgotten_seqno = masterchain_seqno
         self.owed.settle(masterchain_seqno, now)
-        collected = self.cache.advance(masterchain_seqno, now)
+        collected = self.cache.advance(masterchain_seqno, time_ms)
         self.counters.forgotten += collected.total
         for runner, _ in self._sessions.values():
             runner.perform(runner.queue.lives_over(collected.messages, now))
@@ -323,12 +340,23 @@ class Validator:
             )
         runner = self._runner_for(message.workchain, message.account)
         if runner is None:
-            self.counters.without_session += 1
+            self._keep_early(full_node, message, sent)
             return
         cached, hand_over = self.cache.get(message.message_id), UNSIGNED
         if cached is None or full_node not in cached.origins or cached.body is None:
             hand_over = self._checked_hand_over(full_node, sent)
         runner.offer(message, full_node, hand_over)
+
+    def _keep_early(self, full_node: bytes, message: ExternalMessage, sent: RempMessage) -> None:
+        """Keep a message for a session of ours that begins soon; drop it if there is none."""
+        if self.cache.get(message.message_id) is not None or not self.serves_soon(message):
+            # A message that we know is handed on by the session that we know it from.
+            self.counters.without_session += 1
+            return
+        hand_over = self._checked_hand_over(full_node, sent)
+        seqno = self.cache.window.current
+        self._early.put(EarlyMessage(message, full_node, hand_over, seqno, self._clock.mono_s()))
+        self.counters.early += 1
 
     def _checked_hand_over(self, full_node: bytes, sent: RempMessage) -> HandOver:
         """Return what proves to others that the full node sent the message; nothing if its key is not known here."""
@@ -344,9 +372,11 @@ class Validator:
         return HandOver(sent.timestamp_ms, sent.signature)
 
     def _runner_for(self, workchain: int, account: bytes) -> SessionRunner | None:
+        """Return the newest session that serves the account. A previous member of it takes messages, too, and announces
+        them there: a full node that has not heard of the switch yet sends to the session before.
+        """
         for session_id in self._current:
             runner, _ = self._sessions[session_id]
-            plan = runner.plan
-            if plan.index in plan.current and plan.shard.holds(workchain, account):
+            if runner.plan.shard.holds(workchain, account):
                 return runner
         return None

@@ -129,7 +129,7 @@ class RempValidator:
             full_node_keys=full_node_keys,
             on_event=self._queue_spoke,
         )
-        keys = {key_id(key): key for key in public_keys}
+        self._keys = keys = {key_id(key): key for key in public_keys}
         self.bridge = QueueBridge(
             self.ledger,
             self.queues,
@@ -171,6 +171,11 @@ class RempValidator:
             if member.is_started and member.options.answers is not StartAnswers.QUORUM:
                 self.chain.memory.spoke(session_id)
 
+    def add_member(self, public_key: bytes) -> None:
+        """Know a further member of the network, which the overlay has behind the others."""
+        self._keys[key_id(public_key)] = public_key
+        self.chain.follower.add_member(public_key)
+
     def stop(self) -> None:
         """Stop at once, as a crash would."""
         for timer in self._timers:
@@ -201,9 +206,10 @@ class RempValidator:
                 continue
             content = self._session_store.load(session_id)
             for row in content.bodies:
-                if row.full_node and seqno >= lowest:
+                came_under = seqno if row.known_seqno is None else row.known_seqno
+                if row.full_node and came_under >= lowest:
                     try:
-                        self.bridge.offer_again(self._parse(row.body), row.full_node, row.hand_over)
+                        self.bridge.offer_again(self._parse(row.body), row)
                     except DecodeError:
                         continue  # the chain has gone over to another form of messages
             self.queues.owe(session_id, content, final_ids)

@@ -57,7 +57,7 @@ class _Restarted:
 
     def __init__(self, *said: MessageStatus, seqno: int = SEQNO) -> None:
         self.cache = MessageCache()
-        self.cache.advance(seqno, 0.0)
+        self.cache.advance(seqno, 0)
         self.links = _Links()
         self.statements = Statements(MemorySessionStore(SessionsDisk()), lambda: self.cache.window.current)
         identity = ExternalMessageId(ONE.message_id)

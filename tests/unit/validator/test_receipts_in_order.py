@@ -8,7 +8,7 @@ from random import Random
 
 from rigs.remp_overlay_world import OverlayWorld, message_bytes, parse
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending, Subset
+from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.shard import BlockId
 
@@ -72,7 +72,7 @@ def test_a_session_that_begins_while_we_run_need_not_be_listened_to_first() -> N
 
 def test_a_message_that_an_earlier_life_handed_over_is_followed_and_told_to_nobody() -> None:
     sending = StagedSending(Random(1))
-    sending.follow(b"m" * 32, [Subset((b"v" * 32,))], 10, 0.0)
+    sending.follow(b"m" * 32, [b"v" * 32], 10, 0.0)
     assert b"m" * 32 in sending
     assert sending.next_wake is None
     assert sending.tick(100.0) == []

@@ -11,19 +11,15 @@ import msgspec
 import pytest
 
 from rigs.catchain_keys import seed_of
-from rigs.remp_overlay_world import FULL_NODE_SEED, OPTIONS, House, OverlayWorld, message_bytes, parse
+from rigs.remp_overlay_world import FULL_NODE_SEED, House, OverlayWorld, message_bytes, parse
 from stagepost.catchain.effects import BlameReport, Halt, RecoveryReport
 from stagepost.catchain.quorum_watch import REPORT_WITHIN_S, QuorumReport
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.message import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue.effects import AskForBody, Introduce, Tell
-from stagepost.remp.queue.records import PAYLOAD_BYTES_MAX_OLDER, RECORDS_MAX_OLDER
-from stagepost.remp.queue.staged_sending import OLDER_NETWORKS
-from stagepost.remp.queue.state import QueueOptions, RecordLimits
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
-from stagepost.remp.receipts.packing import CoalescingPacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
@@ -38,7 +34,6 @@ from stagepost.validator.held_messages import (
     EarlyBodies,
 )
 from stagepost.validator.receipts import ReceiptSender
-from stagepost.validator.session_plan import SessionOptions
 from stagepost.validator.session_runner import SessionRunner
 
 STARTED_S = 1.0
@@ -343,26 +338,6 @@ def test_who_comes_later_hears_where_it_stands_now_if_that_follows(
         assert heard_by(spoken, later) == kinds
 
     in_world(act)
-
-
-def test_the_numbers_of_older_networks_work_as_well_only_slower() -> None:
-    async def act(world: OverlayWorld) -> None:
-        ids = {world.hand_over(message_bytes(number)) for number in range(10)}
-        await asyncio.sleep(0.05)
-        assert world.counts["message to a validator"] == 10
-        await asyncio.sleep(10.0)
-        check_all_know(world, ids)
-        assert world.counts["OlderHeader"] >= 10 * 3
-        assert world.counts["Header"] == 0
-        for message_id in ids:
-            kinds = world.kinds_of(message_id)
-            assert kinds.pop(world.full_node.source_id) == ["SentToValidators"]
-            assert list(kinds.values()) == [["PutIntoQueue"]] * 4
-        check_nobody_is_blamed(world)
-
-    records = RecordLimits(RECORDS_MAX_OLDER, PAYLOAD_BYTES_MAX_OLDER, older_records=True)
-    options = SessionOptions(member=OPTIONS.member, queue=QueueOptions(records=records))
-    in_world(act, options=options, sending=OLDER_NETWORKS, make_packing=lambda: CoalescingPacketQueue(0.0))
 
 
 # What is refused

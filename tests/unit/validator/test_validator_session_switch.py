@@ -18,6 +18,7 @@ from stagepost.validator.session_store import BLOCKS, BODIES, SESSIONS
 from stagepost.validator.sessions import LINGER_S
 
 SETTLED_S = 2.0
+NOW_MS = 1_900_000_000_000
 
 
 async def two_sessions(world: OverlayWorld) -> set[bytes]:
@@ -135,13 +136,13 @@ def test_a_session_leaves_the_disk_when_its_messages_have_expired_and_not_before
             return of_rows
 
         assert await kept() == {first, second}
-        house.running.master_advanced(SEQNO + 1)
+        house.running.master_advanced(SEQNO + 1, NOW_MS)
         assert await kept() == {first, second}
         await asyncio.sleep(LINGER_S)
-        house.running.master_advanced(SEQNO + 2)
+        house.running.master_advanced(SEQNO + 2, NOW_MS)
         assert await kept() == {second}
         # The session at work stays, however old.
-        house.running.master_advanced(SEQNO + 9)
+        house.running.master_advanced(SEQNO + 9, NOW_MS)
         assert await kept() == {second}
 
     run_in_virtual_time(main())
@@ -152,7 +153,7 @@ def test_what_expires_is_told_and_closed() -> None:
         world = OverlayWorld(4, 1)
         ids = await two_sessions(world)
         for house in world.houses:
-            collected = house.running.master_advanced(SEQNO + 2)
+            collected = house.running.master_advanced(SEQNO + 2, NOW_MS)
             assert {cached.message_id for cached in collected.messages} >= ids
         await asyncio.sleep(SETTLED_S)
         for message_id in ids:

@@ -48,7 +48,7 @@ class Validator(Peer):
 
     def start(self) -> None:
         window = LifeWindow()
-        window.advance(SEQNO, self.world.now)
+        window.advance(SEQNO, int(self.world.now * 1_000))
         self.cache = MessageCache(window)
         session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
         self.queue = ReliableQueue(session, self.cache)

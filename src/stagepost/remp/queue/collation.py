@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.queue.message_cache import Absent, CachedMessage, UidTaken
+from stagepost.remp.queue.message_cache import Absent, CachedMessage, TwinWaits, UidTaken
 from stagepost.remp.queue.message_states import TAKEN, Event, is_collatable, place_of
 from stagepost.remp.queue.records import Accept, Record, RejectRecord, cut_error
 from stagepost.remp.queue.state import QueueState
@@ -62,6 +62,7 @@ class Collation:
                 and not self._state.do_most_reject(entry)
                 and cached.body is not None
                 and is_for(cached.body)
+                and not isinstance(self._state.cache.freshness(cached.message_id), TwinWaits)
             ):
                 return True
         return False
@@ -87,6 +88,8 @@ class Collation:
             if cached.body is None or not state.session.is_for(cached.body):
                 continue  # its bytes may still come; after a split, some stand in the queues of both children
             freshness = state.cache.freshness(cached.message_id)
+            if isinstance(freshness, TwinWaits):
+                continue  # a block may still hold either of the two
             if isinstance(freshness, UidTaken):
                 text = f"message {freshness.message_id.hex()} has the same body for the same account"
                 state.apply(cached, Event.UID_IS_TAKEN, block_id=freshness.block_id, error=text)
@@ -138,6 +141,8 @@ class Collation:
                 return f"message {message_id.hex()} is not known here"
             if isinstance(freshness, UidTaken):
                 return f"message {message_id.hex()} was included before, as {freshness.message_id.hex()}"
+            if isinstance(freshness, TwinWaits):
+                return f"message {freshness.message_id.hex()} has the same body as {message_id.hex()} and goes first"
             cached = self._state.cache.get(message_id)
             if cached is not None and cached.body is not None and not self._state.session.is_for(cached.body):
                 return f"message {message_id.hex()} is for an account of another shard"

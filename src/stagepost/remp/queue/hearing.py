@@ -20,8 +20,6 @@ from stagepost.remp.queue.records import (
     Ids,
     LinkAnswer,
     LinkChallenge,
-    OlderDigest,
-    OlderHeader,
     Record,
     RejectRecord,
     Totals,
@@ -55,14 +53,14 @@ class RecordIntake:
 
     def block_delivered(self, source: int, payload: bytes, now: float, floor_ms: int | None = None) -> None:
         """Apply every record of the payload that member `source` put into a block. A payload that cannot be
-        decoded, or that does not begin with date and totals where the network has them, is ignored as a whole.
+        decoded, or that does not begin with date and totals, is ignored as a whole.
         An announcement counts from the time that it names, but neither before `floor_ms` nor after the block's date.
         """
         try:
             records = decode_payload(payload)
         except DecodeError:
             return
-        if not self._state.options.records.older_records and not has_totals(records):
+        if not has_totals(records):
             return
         for record in records:
             self._hear(source, _dated(record, records[0], floor_ms), now)
@@ -123,11 +121,7 @@ class RecordIntake:
         match record:
             case Header():
                 self._meet_ours(record, now)
-            case OlderHeader(message_id):
-                cached = self._cache.get(message_id)
-                if cached is not None:
-                    self._meet_ours(cached.header, now)
-            case Digest() | OlderDigest():
+            case Digest():
                 self._hear(self._session.index, record, now)
         self._state.put(record)
 
@@ -140,10 +134,6 @@ class RecordIntake:
         match record:
             case Header():
                 self._hear_header(source, record, now)
-            case OlderHeader(message_id, uid, source_key_id, source_index, seqno):
-                heard_ms = int(now * 1_000)
-                header = Header(message_id, uid, 0, ZERO_INT256, source_key_id, source_index, seqno, heard_ms)
-                self._hear_header(source, header, now)
             case RejectRecord(message_id):
                 self._hear_reject(source, message_id)
             case Accept(message_id):
@@ -152,8 +142,6 @@ class RecordIntake:
             case Digest(seqno, rejected, accepted):
                 self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
                 self._hear_digest(source, seqno, accepted, Accepted(Level.MASTERCHAIN), now)
-            case OlderDigest(seqno, rejected):
-                self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
             case Totals():
                 if source == self._session.index:
                     self._state.pending.heard_own(record)

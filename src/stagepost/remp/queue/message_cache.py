@@ -11,7 +11,7 @@ catchains of the masterchain: the clock that all validators share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -23,52 +23,34 @@ from stagepost.remp.queue.message_states import CLOSED, FINAL, IN_SHARD, OPEN, p
 from stagepost.remp.queue.records import Header
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, block_of
 from stagepost.remp.receipts.status import Level
-from stagepost.remp.shard import UNKNOWN_BLOCK, BlockId
-
-
-class LifeRule(Enum):
-    TWO_CATCHAINS = "two_catchains"  # what came under N is over at N + 2
-    RP_GUARANTEE = "rp_guarantee"  # what came under N is over when a later one is older than the guarantee
+from stagepost.remp.shard import BlockId
 
 
 class LifeWindow:
-    """The range of catchain numbers whose messages may still be collated, and when each of them began."""
+    """The range of catchain numbers whose messages may still be collated. What came under N is over at N + 2."""
 
-    def __init__(self, rule: LifeRule = LifeRule.TWO_CATCHAINS, rp_guarantee_s: float = 0.0) -> None:
-        self._rule = rule
-        self._rp_guarantee_s = rp_guarantee_s
-        self._starts: dict[int, float] = {}
+    def __init__(self) -> None:
         self.current = -1
         self.lowest = 0
+        self._since_ms = 0
 
     def __contains__(self, masterchain_seqno: int) -> bool:
         return self.lowest <= masterchain_seqno <= self.current
 
-    def advance(self, masterchain_seqno: int, start_s: float) -> None:
-        """Start catchain `masterchain_seqno` at `start_s`, to which a master block rotated. A number that is
-        not greater than the current one changes nothing.
+    def advance(self, masterchain_seqno: int, time_ms: int) -> None:
+        """Start catchain `masterchain_seqno`, to which a master block of `time_ms` rotated; the present one changes nothing.
+        `LocalProtocolError` for an earlier one, or an earlier time: a life that is over does not begin again.
         """
-        if masterchain_seqno <= self.current:
+        if masterchain_seqno == self.current:
             return
-        if self.current < 0:
-            self.lowest = masterchain_seqno
-        self._starts[masterchain_seqno] = start_s
-        self.current = masterchain_seqno
-        if self._rule is LifeRule.TWO_CATCHAINS:
-            # A validator that begins now takes part in the previous one's messages as well.
-            self.lowest = max(0, masterchain_seqno - 1)
-        else:
-            self._raise_by_time(masterchain_seqno, start_s)
-        self._starts = {cc: at for cc, at in self._starts.items() if cc >= self.lowest}
-
-    def _raise_by_time(self, masterchain_seqno: int, start_s: float) -> None:
-        old_enough = [
-            cc
-            for cc, at in self._starts.items()
-            if cc < masterchain_seqno and at <= start_s - self._rp_guarantee_s
-        ]
-        if old_enough:
-            self.lowest = max(self.lowest, *old_enough)
+        if masterchain_seqno < self.current or time_ms < self._since_ms:
+            raise LocalProtocolError(
+                f"master catchain {masterchain_seqno} of {time_ms} ms cannot follow {self.current} of {self._since_ms} ms",
+                found=masterchain_seqno,
+            )
+        # A validator that begins now takes part in the previous one's messages as well.
+        self.lowest = max(0, masterchain_seqno - 1)
+        self.current, self._since_ms = masterchain_seqno, time_ms
 
 
 LET_GO_CATCHAINS = 16
@@ -123,10 +105,18 @@ class Fresh(msgspec.Struct, frozen=True):
 
 
 class UidTaken(msgspec.Struct, frozen=True):
-    """Another message, or this one itself, already stands for the same body at the same account."""
+    """A block holds the message `message_id`, this one or another, with the same body for the same account."""
 
     block_id: BlockId
     uid: bytes
+    message_id: bytes
+
+
+class TwinWaits(msgspec.Struct, frozen=True):
+    """The message `message_id`, of a smaller id, waits with the same body for the same account: it goes first. Nothing is
+    settled before a block holds one of the two.
+    """
+
     message_id: bytes
 
 
@@ -134,7 +124,7 @@ class Absent(msgspec.Struct, frozen=True):
     pass
 
 
-Freshness: TypeAlias = Fresh | UidTaken | Absent
+Freshness: TypeAlias = Fresh | UidTaken | TwinWaits | Absent
 
 
 class ExpiredMessages(NamedTuple):
@@ -254,8 +244,8 @@ class MessageCache:
             self._by_uid.setdefault(now, {})[cached.message_id] = None
 
     def freshness(self, message_id: bytes) -> Freshness:
-        """Return whether the message may be collated: no message with the same body is in the chain, and none
-        with a smaller id waits.
+        """Return whether the message may be collated: no message with the same body is in the chain, which comes first, and
+        none with a smaller id waits.
         """
         cached = self.get(message_id)
         if cached is None or cached.body is None:
@@ -265,6 +255,7 @@ class MessageCache:
             return UidTaken(block_of(cached.status), uid, message_id)
         if not self._checks_uids:
             return Fresh(uid)
+        smaller: TwinWaits | None = None
         for other_id in sorted(self._by_uid.get(uid_key(cached.header), {})):
             other = self.get(other_id)
             # An announced id without bytes proves nothing: anybody can announce a smaller id for somebody else's body.
@@ -273,8 +264,8 @@ class MessageCache:
             if _is_in_chain(other):
                 return UidTaken(block_of(other.status), uid, other_id)
             if other_id < message_id and place_of(other.status) in OPEN:
-                return UidTaken(UNKNOWN_BLOCK, uid, other_id)
-        return Fresh(uid)
+                smaller = smaller or TwinWaits(other_id)
+        return smaller or Fresh(uid)
 
     def index_final(
         self,
@@ -295,11 +286,11 @@ class MessageCache:
         cached.standing = Standing.OWN
         self.give_body(cached, message)
 
-    def advance(self, masterchain_seqno: int, start_s: float) -> ExpiredMessages:
-        """Start catchain `masterchain_seqno`, the next tick of the clock of all messages. Return the messages
-        that expire with it.
+    def advance(self, masterchain_seqno: int, time_ms: int) -> ExpiredMessages:
+        """Start catchain `masterchain_seqno` by a master block of `time_ms`, the next tick of the clock of all messages.
+        Return the messages that expire with it.
         """
-        self.window.advance(masterchain_seqno, start_s)
+        self.window.advance(masterchain_seqno, time_ms)
         gone: list[CachedMessage] = []
         for number in [number for number in self._shelves if number < self.window.lowest]:
             gone += self._shelves.pop(number).values()

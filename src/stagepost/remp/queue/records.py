@@ -30,8 +30,6 @@ RECORDS_MAX = 64
 PAYLOAD_BYTES_MAX = 15 * 1024
 """Bytes, at most: a block has 16 KiB in all, and the rest is for its references and signatures."""
 
-RECORDS_MAX_OLDER = 4
-PAYLOAD_BYTES_MAX_OLDER = 960
 RECORD_BYTES_MAX = 8 * 1024
 DIGEST_IDS_MAX = 100
 ERROR_TEXT_BYTES_MAX = 1_024
@@ -49,14 +47,6 @@ COMMIT_ID = constructor_id(
     "validatorSession.message.commit round:int candidate:int256 signature:bytes = validatorSession.round.Message"
 )
 
-OLDER_HEADER_ID = constructor_id(
-    "tonNode.rempCatchainMessageHeaderV2 message_id:int256 message_uid:int256 source_key_id:int256 source_idx:int "
-    "masterchain_seqno:int = tonNode.rempCatchainRecordV2"
-)
-OLDER_DIGEST_ID = constructor_id(
-    "tonNode.rempCatchainMessageDigestV2 masterchain_seqno:int "
-    "messages:(vector tonNode.rempCatchainMessageIds) = tonNode.rempCatchainRecordV2"
-)
 HEADER_ID = constructor_id(
     "stagepost.remp.header message_id:int256 message_uid:int256 workchain:int account:int256 "
     "source_key_id:int256 source_idx:int masterchain_seqno:int timestamp:long handed_at:long signature:bytes "
@@ -124,22 +114,6 @@ class Header(msgspec.Struct, frozen=True):
     timestamp_ms: int
     hand_over: HandOver = UNSIGNED
 
-    @property
-    def in_older_form(self) -> OlderHeader:
-        return OlderHeader(
-            self.message_id, self.uid, self.source_key_id, self.source_index, self.masterchain_seqno
-        )
-
-
-class OlderHeader(msgspec.Struct, frozen=True):
-    """A header in the form of published nodes: without destination and time."""
-
-    message_id: bytes
-    uid: bytes
-    source_key_id: bytes
-    source_index: int
-    masterchain_seqno: int
-
 
 class RejectRecord(msgspec.Struct, frozen=True):
     """The author's collator has refused the message."""
@@ -174,13 +148,6 @@ class Digest(msgspec.Struct, frozen=True):
     masterchain_seqno: int
     rejected: tuple[Ids, ...] = ()
     accepted: tuple[Ids, ...] = ()
-
-
-class OlderDigest(msgspec.Struct, frozen=True):
-    """A digest in the form of published nodes: rejected messages alone."""
-
-    masterchain_seqno: int
-    rejected: tuple[Ids, ...]
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -219,9 +186,7 @@ class LinkAnswer(msgspec.Struct, frozen=True):
     newest: StatementLink
 
 
-Record: TypeAlias = (
-    Header | OlderHeader | RejectRecord | Accept | Digest | OlderDigest | Totals | LinkChallenge | LinkAnswer
-)
+Record: TypeAlias = Header | RejectRecord | Accept | Digest | Totals | LinkChallenge | LinkAnswer
 
 
 def encode_record(record: Record) -> bytes:
@@ -239,13 +204,6 @@ def encode_record(record: Record) -> bytes:
             writer.write_long(record.timestamp_ms)
             writer.write_long(record.hand_over.at_ms)
             writer.write_bytes(record.hand_over.signature)
-        case OlderHeader():
-            writer.write_constructor(OLDER_HEADER_ID)
-            writer.write_int256(record.message_id)
-            writer.write_int256(record.uid)
-            writer.write_int256(record.source_key_id)
-            writer.write_int(record.source_index)
-            writer.write_int(record.masterchain_seqno)
         case RejectRecord():
             writer.write_constructor(REJECT_ID)
             _write_judged(writer, record)
@@ -259,10 +217,6 @@ def encode_record(record: Record) -> bytes:
             writer.write_int(record.masterchain_seqno)
             _write_ids(writer, record.rejected)
             _write_ids(writer, record.accepted)
-        case OlderDigest():
-            writer.write_constructor(OLDER_DIGEST_ID)
-            writer.write_int(record.masterchain_seqno)
-            _write_ids(writer, record.rejected)
         case Totals():
             writer.write_constructor(TOTALS_ID)
             for value in msgspec.structs.astuple(record):
@@ -313,11 +267,6 @@ def _read_hand_over(reader: Reader) -> HandOver:
     return found
 
 
-def _read_older_header(reader: Reader) -> OlderHeader:
-    message_id, uid, source = reader.read_int256(), reader.read_int256(), reader.read_int256()
-    return OlderHeader(message_id, uid, source, reader.read_int(), reader.read_int())
-
-
 def _read_reject(reader: Reader) -> RejectRecord:
     return RejectRecord(*_read_judged(reader), reader.read_string(ERROR_TEXT_BYTES_MAX))
 
@@ -340,11 +289,9 @@ def _read_totals(reader: Reader) -> Totals:
 
 _READERS: dict[int, Callable[[Reader], Record]] = {
     HEADER_ID: _read_header,
-    OLDER_HEADER_ID: _read_older_header,
     REJECT_ID: _read_reject,
     ACCEPT_ID: _read_accept,
     DIGEST_ID: lambda reader: Digest(reader.read_int(), _read_ids(reader), _read_ids(reader)),
-    OLDER_DIGEST_ID: lambda reader: OlderDigest(reader.read_int(), _read_ids(reader)),
     TOTALS_ID: _read_totals,
     CHALLENGE_ID: lambda reader: LinkChallenge(reader.read_int256(), read_link(reader)),
     ANSWER_ID: lambda reader: LinkAnswer(read_link(reader)),

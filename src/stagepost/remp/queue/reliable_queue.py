@@ -83,25 +83,32 @@ class ReliableQueue:
     # From full nodes
 
     def offer(
-        self, message: ExternalMessage, source_key_id: bytes, now: float, hand_over: HandOver = UNSIGNED
+        self,
+        message: ExternalMessage,
+        source_key_id: bytes,
+        now: float,
+        hand_over: HandOver = UNSIGNED,
+        masterchain_seqno: int | None = None,
     ) -> list[QueueEffect]:
         """Take a message that a full node sent, with its checked `hand_over`. A message that other validators have announced is not
-        announced again.
+        announced again. `masterchain_seqno` is the catchain under which it came, if not the present one: its life is counted
+        from it.
         """
+        seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
         state = self._state
         origin = Origin(source_key_id, self.session.index, int(now * 1_000), hand_over)
         cached = self.cache.get(message.message_id)
         if cached is None:
             if state.is_full:
                 return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED))]
-            header = header_of(message, origin, state.masterchain_seqno)
+            header = header_of(message, origin, seqno)
             cached = self.cache.add(header, New(), Standing.OWN, now)
             cached.add_origin(origin)
             state.tell(cached, New())
         elif cached.standing is Standing.FORWARDED_FINAL:
             # Other validators say that it was processed. We have no proof, and this full node waits for the message.
             cached.add_origin(origin)
-            self._intake.reopen(cached, header_of(message, origin, state.masterchain_seqno))
+            self._intake.reopen(cached, header_of(message, origin, seqno))
             state.put(cached.header)
         elif cached.add_origin(origin):
             state.introduce(cached, source_key_id)

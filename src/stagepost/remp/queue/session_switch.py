@@ -14,7 +14,7 @@ import msgspec
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.message_states import FINAL, OPEN, REFUSED, place_of
-from stagepost.remp.queue.records import DIGEST_IDS_MAX, Digest, Ids, OlderDigest, Record
+from stagepost.remp.queue.records import DIGEST_IDS_MAX, Digest, Ids, Record
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.status import Status
 from stagepost.remp.shard import Shard as Shard
@@ -33,8 +33,6 @@ def to_forward(
     next_seqno: int,
     next_shard: Shard,
     is_known_there: Callable[[bytes], bool],
-    *,
-    older_records: bool = False,
 ) -> Handover:
     """Return the records and bodies that `queue` hands to a queue that follows it, under catchain
     `next_seqno`, for `next_shard`.
@@ -67,22 +65,16 @@ def to_forward(
             if cached.body is None or not is_for_it:
                 left_behind += 1
             else:
-                headers.append(cached.header.in_older_form if older_records else cached.header)
+                headers.append(cached.header)
                 bodies.append(cached.body)
-    digests = _digests(rejected, accepted, older_records)
+    digests = _digests(rejected, accepted)
     return Handover((*headers, *digests), tuple(bodies), left_behind)
 
 
-def _digests(
-    rejected: dict[int, list[Ids]], accepted: dict[int, list[Ids]], older_records: bool
-) -> list[Record]:
+def _digests(rejected: dict[int, list[Ids]], accepted: dict[int, list[Ids]]) -> list[Record]:
     found: list[Record] = []
     for seqno in sorted({*rejected, *accepted}):
         of_rejected, of_accepted = rejected.get(seqno, []), accepted.get(seqno, [])
-        if older_records:
-            # They know rejected ones only, one to a record.
-            found += [OlderDigest(seqno, (one,)) for one in of_rejected]
-            continue
         half = DIGEST_IDS_MAX // 2
         for start in range(0, max(len(of_rejected), len(of_accepted)), half):
             end = start + half

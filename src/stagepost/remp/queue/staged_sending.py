@@ -1,10 +1,11 @@
-"""Sending of messages from a full node to validators: one after the other, until more than a third of them
-have each.
+"""Sending of messages from a full node to validators: one after the other, until more than a third of the
+session at work has each.
 
     begin → SendTo one, at random for a moment → a receipt: the next at once; no receipt: the next after a pause → enough: Report, rest
 
-The full node sends to the validators that work for the message's shard now, and near a change also to those
-that follow them. Validators pass a message on among themselves, so most of them answer without having got it
+Near a change, members of the sessions that follow get a message at once, beside the others: they keep it until their
+session begins, and nobody waits for their answers. When the session changes, `move` sends to the new one what too few of
+the old one have answered for. Validators pass a message on among themselves, so most of them answer without having got it
 from the full node. A validator that has not answered gets the message again; one that has answered does not.
 The history of a message outlives its sending for a while, because receipts still come in.
 """
@@ -27,55 +28,7 @@ from stagepost.remp.validator_sets import is_more_than_a_third
 LOOK_AHEAD_S = 15.0
 """Seconds: a change of sets or catchains, a split or a merge within this time is taken into account."""
 
-
-class Subset(msgspec.Struct, frozen=True):
-    """Validators of one session, by their key ids. `ends_s`: time at which others follow them; None if that
-    is not known.
-    """
-
-    validators: tuple[bytes, ...]
-    ends_s: float | None = None
-
-    def ends_soon(self, now: float) -> bool:
-        return self.ends_s is not None and self.ends_s - now <= LOOK_AHEAD_S
-
-
-def subsets_for(current: Subset, followers: Iterable[Subset], now: float) -> tuple[Subset, ...]:
-    """Return the subsets to send to: `current`, and near its end also `followers`.
-
-    `followers` may take over from it: the next set, the next catchain, both children, or the parent.
-    """
-    return (current, *followers) if current.ends_soon(now) else (current,)
-
-
-class Targets:
-    """The validators that get a message, each once, and the rule that says when enough of them have it.
-
-    More than a third of *each* subset must have the message: then at least one honest validator of each
-    subset has it, and passes it to the others.
-    """
-
-    def __init__(self, subsets: Iterable[Subset]) -> None:
-        self._subsets = tuple(frozenset(subset.validators) for subset in subsets)
-        self.all: frozenset[bytes] = frozenset().union(*self._subsets)
-
-    def __len__(self) -> int:
-        return len(self.all)
-
-    def have_it(self, answered: frozenset[bytes] | set[bytes]) -> bool:
-        return all(is_more_than_a_third(len(subset & answered), len(subset)) for subset in self._subsets)
-
-    def wanting(self, answered: frozenset[bytes] | set[bytes]) -> set[bytes]:
-        """Return the validators that have not answered, of all subsets in which too few have answered."""
-        found: set[bytes] = set()
-        for subset in self._subsets:
-            if not is_more_than_a_third(len(subset & answered), len(subset)):
-                found |= subset
-        return found - answered
-
-
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 0.2
-PAUSE_OLDER_S = 2.0
 PAUSE_LONGEST_S = 2.0
 """Seconds, at most, between two validators, where validators answer slowly: sending to more of them would
 make them slower.
@@ -107,12 +60,6 @@ class SendingOptions(msgspec.Struct, frozen=True):
     pause_max_s: float = PAUSE_MAX_S
     round_pause_s: float = ROUND_PAUSE_S
     messages_max: int = MESSAGES_MAX
-    goes_on_at_receipts: bool = True
-    """Send to the next validator as soon as a receipt arrives."""
-
-
-OLDER_NETWORKS = SendingOptions(PAUSE_OLDER_S, PAUSE_OLDER_S, goes_on_at_receipts=False)
-"""Options of the profile `ever-node`."""
 
 
 class SendTo(msgspec.Struct, frozen=True):
@@ -123,8 +70,9 @@ class SendTo(msgspec.Struct, frozen=True):
 
 
 class ReportSent(msgspec.Struct, frozen=True):
-    """Report, once for each message, that enough validators have it or that all have got it. `since`: time of
-    the first sending.
+    """Report, once for each message, that more than a third of the session at work has answered, or that all of it have
+    got the message and too few answered. `sent_to`: members that got it; `total`: all of them; `since`: time of the
+    first sending.
     """
 
     message_id: bytes
@@ -143,7 +91,7 @@ SendingEffect: TypeAlias = SendTo | ReportSent | Forget
 
 
 class SendingHistory:
-    """The sendings and receipts of one message."""
+    """The sendings and receipts of one message. `targets` are the members of the session at work, by their key ids."""
 
     __slots__ = (
         "answered",
@@ -160,7 +108,9 @@ class SendingHistory:
         "targets",
     )
 
-    def __init__(self, message_id: bytes, targets: Targets, lives_until_seqno: int, now: float) -> None:
+    def __init__(
+        self, message_id: bytes, targets: frozenset[bytes], lives_until_seqno: int, now: float
+    ) -> None:
         self.message_id = message_id
         self.targets = targets
         self.lives_until_seqno = lives_until_seqno
@@ -173,6 +123,13 @@ class SendingHistory:
         self.last_update = now
         self.dies_at: float | None = None
         self.reported = False
+
+    @property
+    def is_with_enough(self) -> bool:
+        """Return whether more than a third of the session at work has answered: at least one honest member has the
+        message, and passes it to the others.
+        """
+        return is_more_than_a_third(len(self.targets & self.answered), len(self.targets))
 
 
 class StagedSending:
@@ -220,14 +177,13 @@ class StagedSending:
     def begin(
         self,
         message_id: bytes,
-        subsets: Iterable[Subset],
+        targets: Iterable[bytes],
+        coming: Iterable[bytes],
         masterchain_seqno: int,
         now: float,
-        *,
-        is_near_switch: bool = False,
     ) -> list[SendingEffect]:
-        """Start sending a message. Raise `StagepostError` if it is being sent already: its first sender hears
-        of it.
+        """Start sending a message to `targets`, the session at work, and at once to `coming`, the members of sessions that
+        follow soon. Raise `StagepostError` if it is being sent already: its first sender hears of it.
         """
         if message_id in self._histories:
             raise StagepostError(
@@ -244,25 +200,45 @@ class StagedSending:
                 message_id=message_id,
                 limit=self._options.messages_max,
             )
-        targets = Targets(subsets)
-        if not len(targets):
+        at_work, later = frozenset(targets), set(coming)
+        if not at_work:
             raise StagepostError(
                 f"no validators are known for message {message_id.hex()}",
                 code=ErrorCode.NOT_READY,
                 advice="wait for the validator sets of its shard",
                 message_id=message_id,
             )
-        kept = CATCHAINS_KEPT_NEAR_SWITCH if is_near_switch else CATCHAINS_KEPT
-        history = SendingHistory(message_id, targets, masterchain_seqno + kept, now)
+        kept = CATCHAINS_KEPT_NEAR_SWITCH if later else CATCHAINS_KEPT
+        history = SendingHistory(message_id, at_work, masterchain_seqno + kept, now)
         self._histories[message_id] = history
         self._send_next(history, now)
+        self._send_beside(history, later, now)
         return self._taken()
 
-    def follow(
-        self, message_id: bytes, subsets: Iterable[Subset], masterchain_seqno: int, now: float
-    ) -> None:
+    def move(
+        self, message_id: bytes, targets: Iterable[bytes], coming: Iterable[bytes], now: float
+    ) -> list[SendingEffect]:
+        """Go on with the session that works for the message now. A message that enough of an earlier session answered for
+        is not sent again: that session hands it on.
+        """
+        history = self._histories.get(message_id)
+        if history is None:
+            return []
+        history.targets = frozenset(targets)
+        if history.next_at is not None:
+            history.round.clear()
+            if history.is_with_enough:
+                self._rest(history)
+            elif history.targets & history.sent_to.keys():
+                self._set_timer(history, now + self._pause_s())  # they got it early, and answer now
+            else:
+                self._send_next(history, now)
+            self._send_beside(history, coming, now)
+        return self._taken()
+
+    def follow(self, message_id: bytes, targets: Iterable[bytes], masterchain_seqno: int, now: float) -> None:
         """Collect the receipts of a message that an earlier run of this node sent; send it to nobody."""
-        history = SendingHistory(message_id, Targets(subsets), masterchain_seqno + CATCHAINS_KEPT, now)
+        history = SendingHistory(message_id, frozenset(targets), masterchain_seqno + CATCHAINS_KEPT, now)
         history.next_at = None
         history.reported = True
         self._histories.setdefault(message_id, history)
@@ -272,7 +248,7 @@ class StagedSending:
         history = self._histories.get(message_id)
         if history is not None:
             history.sent_to.pop(validator, None)
-            if history.next_at is not None:
+            if history.next_at is not None and validator in history.targets:
                 self._send_next(history, now)
         return self._taken()
 
@@ -294,15 +270,15 @@ class StagedSending:
         history.last_update = now
         history.last_statuses[source] = receipt.status
         is_first = source not in history.answered
-        if not history.answered and source in history.sent_to:
+        if not history.answered and source in history.round:
             # The quickest validator of each message counts: one that is slow on purpose must not slow us down.
             self._answer_s += ANSWER_WEIGHT * (now - history.sent_to[source] - self._answer_s)
         history.answered.add(source)
         self._look_for_end(history, now)
         if history.next_at is not None and is_first:
-            if history.targets.have_it(history.answered):
+            if history.is_with_enough:
                 self._rest(history)
-            elif self._options.goes_on_at_receipts:
+            elif source in history.targets:
                 self._send_next(history, now)
         return self._taken()
 
@@ -320,7 +296,7 @@ class StagedSending:
         round.
         """
         for history in self._histories.values():
-            if history.next_at is not None and not history.sent_to:
+            if history.next_at is not None and not history.targets & history.sent_to.keys():
                 self._send_next(history, now)
         return self._taken()
 
@@ -362,18 +338,25 @@ class StagedSending:
         """Send to a validator that has not answered; when all of those have got the message, report, and
         begin again later.
         """
-        wanting = history.targets.wanting(history.answered)
-        untold = sorted(wanting - history.round)
+        untold = history.targets - history.answered - history.round
         if not untold:
             self._report(history)
             history.round.clear()
             self._set_timer(history, now + self._options.round_pause_s)
             return
-        validator = self._first_of(untold, now)
+        validator = self._first_of(sorted(untold - history.sent_to.keys() or untold), now)
         history.round.add(validator)
         history.sent_to[validator] = now
         self._effects.append(SendTo(validator, history.message_id))
         self._set_timer(history, now + self._pause_s())
+
+    def _send_beside(self, history: SendingHistory, coming: Iterable[bytes], now: float) -> None:
+        """Send to members of coming sessions that have not got the message and do not get it as members of the session at
+        work.
+        """
+        for validator in sorted(set(coming) - history.targets - history.sent_to.keys()):
+            history.sent_to[validator] = now
+            self._effects.append(SendTo(validator, history.message_id))
 
     def _first_of(self, validators: Iterable[bytes], now: float) -> bytes:
         """Return the first of `validators` in the random order that holds for `ORDER_LASTS_S`."""
@@ -402,16 +385,15 @@ class StagedSending:
         if not history.reported and history.sent_to:
             history.reported = True
             since = min(history.sent_to.values())
-            self._effects.append(
-                ReportSent(history.message_id, len(history.sent_to), len(history.targets), since)
-            )
+            got = history.targets & (history.sent_to.keys() | history.answered)
+            self._effects.append(ReportSent(history.message_id, len(got), len(history.targets), since))
 
     def _look_for_end(self, history: SendingHistory, now: float) -> None:
-        """End the message once every target has closed it: the refusal of a single validator is only an
-        opinion.
+        """End the message once every member of the session at work has closed it: the refusal of a single validator is
+        only an opinion.
         """
         places = [place_of(status) for status in history.last_statuses.values()]
-        is_everybody = history.targets.all <= history.last_statuses.keys()
+        is_everybody = history.targets <= history.last_statuses.keys()
         if is_everybody and all(place in CLOSED or place == FINAL for place in places):
             self._rest(history)
             self._end(history, now)

@@ -18,7 +18,6 @@ from stagepost.remp.queue.records import (
     PAYLOAD_BYTES_MAX,
     RECORDS_MAX,
     Header,
-    OlderHeader,
     Record,
     Totals,
     encode_payload,
@@ -31,12 +30,10 @@ from stagepost.remp.shard import BlockId, Shard
 
 
 class RecordLimits(msgspec.Struct, frozen=True):
-    """Limits of one block; older networks allow less."""
+    """Limits of one block."""
 
     records_max: int = RECORDS_MAX
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
-    older_records: bool = False
-    """Announce messages in the older form, without destination and time."""
 
 
 class PendingRecords:
@@ -57,8 +54,6 @@ class PendingRecords:
 
     def add(self, record: Record) -> None:
         """Let `record` wait for the next block, unless it waits already."""
-        if self._limits.older_records and isinstance(record, Header):
-            record = record.in_older_form
         self._waiting.setdefault(_key(record), record)
 
     def drop_header(self, message_id: bytes) -> None:
@@ -67,11 +62,11 @@ class PendingRecords:
 
     def next_payload(self, number: int, date_ms: int, *, is_due: bool = False) -> bytes | None:
         """Return the payload of our next block, with its date and our totals in front of the records. None if no
-        record waits, unless the block `is_due`: then date and totals alone. Older networks know neither.
+        record waits, unless the block `is_due`: then date and totals alone.
         """
         chosen: list[object] = []
         limits = self._limits
-        first = [] if limits.older_records else [self.totals]
+        first: list[Record] = [self.totals]
         size = payload_bytes(first)
         for key, record in self._waiting.items():
             added = record_bytes(record)
@@ -82,11 +77,9 @@ class PendingRecords:
                 break
             chosen.append(key)
             size += added
-        if not chosen and (limits.older_records or not is_due):
+        if not chosen and not is_due:
             return None
         records = [self._waiting.pop(key) for key in chosen]
-        if limits.older_records:
-            return encode_payload(records, number)
         self.totals = self.totals.after(records, size, date_ms)
         return encode_payload([self.totals, *records], number)
 
@@ -97,7 +90,7 @@ class PendingRecords:
 
 
 def _key(record: Record) -> object:
-    if isinstance(record, Header | OlderHeader):
+    if isinstance(record, Header):
         return "header", record.message_id
     return record
 

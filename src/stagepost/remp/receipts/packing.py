@@ -1,15 +1,12 @@
 """Receipts on their way to full nodes, many in one packet.
 
-Every receipt is sent, at once: receipts that come together leave together. Older networks keep the latest
-receipt of each message and send it now and then; there short-lived statuses are lost by design, but never the
-last one.
+Every receipt is sent, at once: receipts that come together leave together.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import msgspec
 
@@ -40,12 +37,6 @@ FULL_NODES_MAX = 256
 TRY_AGAIN_S = 0.25
 """Seconds until the next try: a link may be up and have no room, and nobody tells when it has."""
 
-BUILD_EVERY_S = 0.1
-PACKET_BYTES_OLDER = 768
-SERVE_EVERY_S = 1.0
-SPACING_S = (0.0, 1.0, 2.0, 5.0)
-FORGET_AFTER_S = 30.0
-
 _FRAME_BYTES = 44
 _RECEIPT_BYTES = 4 + 32 + 4 + 8 + 64
 _PARTICULARS_BYTES = 3
@@ -61,28 +52,11 @@ class Packet(msgspec.Struct, frozen=True):
         return CombinedReceipt(source_id, self.receipts).encode()
 
 
-class PacketQueue(Protocol):
+class PacketQueue:
     """A queue of receipts. Call `put_back` with a packet that could not be sent, `linked` when its full node
     is there again.
     """
 
-    lost: int
-
-    def add(self, full_node: bytes, receipt: Receipt, now: float) -> None: ...
-
-    def packets(self, now: float) -> list[Packet]:
-        """Return the packets that are to be sent now."""
-
-    def put_back(self, packet: Packet, now: float) -> None: ...
-
-    def linked(self, full_node: bytes, now: float) -> None: ...
-
-    @property
-    def next_wake(self) -> float | None:
-        """Time at which `packets` returns something, in seconds; a time in the past means now."""
-
-
-class ImmediatePacketQueue:
     def __init__(self) -> None:
         self.lost = 0
         self._ready: dict[bytes, deque[Receipt]] = {}
@@ -92,6 +66,7 @@ class ImmediatePacketQueue:
 
     @property
     def next_wake(self) -> float | None:
+        """Time at which `packets` returns something, in seconds; a time in the past means now."""
         if self._ready:
             return 0.0
         return self._again_at if self._unlinked else None
@@ -103,6 +78,7 @@ class ImmediatePacketQueue:
             self._ready.setdefault(full_node, deque()).append(receipt)
 
     def packets(self, now: float) -> list[Packet]:
+        """Return the packets that are to be sent now."""
         if self._unlinked and now >= self._again_at:
             for full_node in list(self._unlinked):
                 self.linked(full_node, now)
@@ -138,109 +114,6 @@ class ImmediatePacketQueue:
             max(self._unlinked.values(), key=len).popleft()
             self._waiting -= 1
             self.lost += 1
-
-
-class _Latest:
-    __slots__ = ("changed_at", "is_waiting", "not_before", "receipt", "times_sent")
-
-    def __init__(self, receipt: Receipt, now: float) -> None:
-        self.receipt = receipt
-        self.changed_at = now
-        self.not_before = now
-        self.times_sent = 0
-        self.is_waiting = True
-
-
-class CoalescingPacketQueue:
-    """Profile `ever-node`: the latest receipt of each message, spaced, in small packets that are built every
-    100 ms.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.lost = 0
-        self._build_at = now + BUILD_EVERY_S
-        self._latest: dict[bytes, dict[bytes, _Latest]] = {}
-        self._served_at: dict[bytes, float] = {}
-
-    @property
-    def next_wake(self) -> float | None:
-        return self._build_at if self._latest else None
-
-    def add(self, full_node: bytes, receipt: Receipt, now: float) -> None:
-        if full_node not in self._latest and len(self._latest) >= FULL_NODES_MAX:
-            self._give_up(next(iter(self._latest)))
-        of_node = self._latest.setdefault(full_node, {})
-        known = of_node.get(receipt.message_id)
-        if known is None:
-            if len(of_node) >= WAITING_MAX:
-                self.lost += of_node.pop(next(iter(of_node))).is_waiting
-            of_node[receipt.message_id] = _Latest(receipt, now)
-        else:
-            known.receipt = receipt
-            known.changed_at = now
-            known.is_waiting = True
-
-    def packets(self, now: float) -> list[Packet]:
-        if now < self._build_at:
-            return []
-        self._build_at = now + BUILD_EVERY_S
-        found: list[Packet] = []
-        for full_node in list(self._latest):
-            found += self._packets_for(full_node, now)
-        return found
-
-    def _packets_for(self, full_node: bytes, now: float) -> list[Packet]:
-        of_node = self._latest[full_node]
-        due = [one for one in of_node.values() if one.is_waiting and now >= one.not_before]
-        found: list[Packet] = []
-        for part in cut([one.receipt for one in due], PACKET_BYTES_OLDER):
-            is_last = sum(len(packet.receipts) for packet in found) + len(part) == len(due)
-            is_full = not is_last
-            # A packet that has room leaves only when its full node has waited for a while.
-            if is_full or now - self._served_at.get(full_node, now - SERVE_EVERY_S) >= SERVE_EVERY_S:
-                found.append(Packet(full_node, part))
-        for packet in found:
-            self._served_at[full_node] = now
-            for receipt in packet.receipts:
-                self._note_sent(of_node[receipt.message_id], now)
-        for message_id in [key for key, one in of_node.items() if _is_over(one, now)]:
-            del of_node[message_id]
-        if not of_node:
-            del self._latest[full_node]
-            self._served_at.pop(full_node, None)
-        return found
-
-    @staticmethod
-    def _note_sent(one: _Latest, now: float) -> None:
-        one.times_sent += 1
-        one.is_waiting = False
-        one.not_before = now + SPACING_S[min(one.times_sent, len(SPACING_S) - 1)]
-
-    def put_back(self, packet: Packet, now: float) -> None:
-        """Put the receipts back for the next packets, except where a newer receipt of the same message is
-        known by then.
-        """
-        of_node = self._latest.setdefault(packet.full_node, {})
-        for receipt in packet.receipts:
-            known = of_node.get(receipt.message_id)
-            if known is None:
-                of_node[receipt.message_id] = _Latest(receipt, now)
-            elif known.receipt is receipt:
-                known.is_waiting = True
-
-    def linked(self, full_node: bytes, now: float) -> None:
-        self._served_at.pop(full_node, None)
-
-    def _give_up(self, full_node: bytes) -> None:
-        self.lost += sum(one.is_waiting for one in self._latest.pop(full_node).values())
-        self._served_at.pop(full_node, None)
-
-
-def _is_over(one: _Latest, now: float) -> bool:
-    """Return whether a receipt was sent and is old enough to forget. A receipt that was never sent is kept:
-    it may be the last word.
-    """
-    return not one.is_waiting and now - one.changed_at >= FORGET_AFTER_S
 
 
 def cut(receipts: deque[Receipt] | list[Receipt], bytes_max: int) -> Iterator[tuple[Receipt, ...]]:

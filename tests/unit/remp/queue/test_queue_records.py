@@ -19,12 +19,8 @@ from stagepost.remp.queue.records import (
     COMMIT_ID,
     DIGEST_IDS_MAX,
     ERROR_TEXT_BYTES_MAX,
-    OLDER_DIGEST_ID,
-    OLDER_HEADER_ID,
     PAYLOAD_BYTES_MAX,
-    PAYLOAD_BYTES_MAX_OLDER,
     RECORDS_MAX,
-    RECORDS_MAX_OLDER,
     UPDATE_ID,
     Accept,
     Digest,
@@ -33,8 +29,6 @@ from stagepost.remp.queue.records import (
     Ids,
     LinkAnswer,
     LinkChallenge,
-    OlderDigest,
-    OlderHeader,
     Record,
     RejectRecord,
     Totals,
@@ -54,18 +48,14 @@ ZERO, ONE = bytes(32), bytes([1]) * 32
 HEADER = Header(ONE, ZERO, -1, ONE, ZERO, 3, 7, 1_700_000_000_000)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_payloads_of_published_nodes_are_written_and_read(number: int) -> None:
-    item = json.loads(VECTORS.read_text())["items"][number]
-    records: list[Record] = [
-        [OlderHeader(ZERO, ZERO, ZERO, index, index) for index in range(4)],
-        [OlderDigest(index, (Ids(ZERO, ZERO),)) for index in range(4)],
-        [],
-    ][number]  # type: ignore[assignment]
-    payload = encode_payload(records, item["payload_seqno"])
-    assert payload.hex() == item["payload"]
-    assert len(payload) == item["length"] <= PAYLOAD_BYTES_MAX_OLDER
-    assert decode_payload(payload) == records
+def test_the_frame_of_a_payload_is_that_of_published_nodes_and_their_records_are_refused() -> None:
+    *filled, empty = json.loads(VECTORS.read_text())["items"]
+    payload = encode_payload([], empty["payload_seqno"])
+    assert payload.hex() == empty["payload"]
+    assert decode_payload(payload) == []
+    for item in filled:
+        with pytest.raises(DecodeError):
+            decode_payload(bytes.fromhex(item["payload"]))
 
 
 @pytest.mark.parametrize(
@@ -73,11 +63,9 @@ def test_payloads_of_published_nodes_are_written_and_read(number: int) -> None:
     [
         HEADER,
         msgspec.structs.replace(HEADER, hand_over=HandOver(1_900_000_000_000, bytes(64))),
-        OlderHeader(ONE, ZERO, ONE, 2, 5),
         RejectRecord(ONE, ZERO, 5, "no"),
         Accept(ONE, ZERO, 5, BlockId(0, 1 << 62, 9, ONE, ZERO)),
         Digest(5, (Ids(ONE, ZERO),), (Ids(ZERO, ONE), Ids(ONE, ONE))),
-        OlderDigest(5, (Ids(ONE, ZERO),)),
         LinkChallenge(ONE, StatementLink(ONE, ONE, 2, ONE, ONE)),
         LinkChallenge(ONE, StatementLink(ONE, ONE, 0, ZERO, ZERO)),
         LinkAnswer(StatementLink(ONE, ONE, 1, ZERO, ONE)),
@@ -123,7 +111,7 @@ def test_every_record_of_our_own_stands_in_the_schema_as_in_the_code() -> None:
     text = (ROOT / "specs/records.tl").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("//")]
     in_schema = {zlib.crc32(re.sub(r"[();]", "", line).encode()) for line in lines}
-    of_published_nodes = {UPDATE_ID, COMMIT_ID, OLDER_HEADER_ID, OLDER_DIGEST_ID}
+    of_published_nodes = {UPDATE_ID, COMMIT_ID}
     in_code = {
         value
         for module in (records_module, statements)
@@ -148,13 +136,13 @@ def test_limits_hold_at_their_edges() -> None:
     with pytest.raises(DecodeError):
         decode_record(encode_record(RejectRecord(ONE, ZERO, 5, "x" * (ERROR_TEXT_BYTES_MAX + 1))))
     ids = tuple(Ids(ONE, ZERO) for _ in range(DIGEST_IDS_MAX))
-    assert decode_record(encode_record(OlderDigest(5, ids)))
+    assert decode_record(encode_record(Digest(5, ids)))
     with pytest.raises(DecodeError):
-        decode_record(encode_record(OlderDigest(5, (*ids, Ids(ZERO, ZERO)))))
-    older = OlderHeader(ONE, ZERO, ONE, 2, 5)
-    assert len(decode_payload(encode_payload([older] * RECORDS_MAX, 0))) == RECORDS_MAX
+        decode_record(encode_record(Digest(5, (*ids, Ids(ZERO, ZERO)))))
+    small = Accept(ONE, ZERO, 5, BlockId())
+    assert len(decode_payload(encode_payload([small] * RECORDS_MAX, 0))) == RECORDS_MAX
     with pytest.raises(DecodeError):
-        decode_payload(encode_payload([older] * (RECORDS_MAX + 1), 0))
+        decode_payload(encode_payload([small] * (RECORDS_MAX + 1), 0))
 
 
 def test_a_payload_that_names_a_time_a_round_or_a_candidate_is_none_of_ours() -> None:
@@ -204,19 +192,6 @@ def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
     payload = waiting.next_payload(1, 1_000)
     assert payload is not None
     assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + len(payload))
-
-
-def test_older_networks_get_fewer_records_and_the_older_header() -> None:
-    limits = RecordLimits(RECORDS_MAX_OLDER, PAYLOAD_BYTES_MAX_OLDER, older_records=True)
-    waiting = PendingRecords(limits)
-    for number in range(6):
-        waiting.add(Header(bytes([number]) * 32, ZERO, 0, ONE, ONE, 0, 7, number))
-    payload = waiting.next_payload(1, 5)
-    assert payload is not None
-    assert len(payload) <= PAYLOAD_BYTES_MAX_OLDER
-    records = decode_payload(payload)
-    assert len(records) == RECORDS_MAX_OLDER
-    assert all(isinstance(record, OlderHeader) for record in records)
 
 
 def test_what_somebody_else_has_announced_meanwhile_is_not_announced_again() -> None:

@@ -43,7 +43,7 @@ def make_queue(
 ) -> ReliableQueue:
     if cache is None:
         cache = MessageCache(LifeWindow())
-        cache.advance(seqno, 0.0)
+        cache.advance(seqno, 0)
     return ReliableQueue(QueueSession(seqno, 0, frozenset(range(4)), 4, shard), cache)
 
 
@@ -85,13 +85,13 @@ def ids(*ones: ExternalMessage) -> tuple[Ids, ...]:
 
 def test_a_message_lives_from_the_catchain_that_is_present_when_it_comes() -> None:
     queue = make_queue()
-    queue.cache.advance(SEQNO + 2, 10.0)
+    queue.cache.advance(SEQNO + 2, 10_000)
     queue.offer(ONE, FULL_NODE, 11.0)
     (record,) = said(queue)
     assert isinstance(record, Header)
     assert record.masterchain_seqno == SEQNO + 2, "the session is older than that"
-    assert queue.cache.advance(SEQNO + 3, 20.0).total == 0
-    assert queue.cache.advance(SEQNO + 4, 30.0).total == 1
+    assert queue.cache.advance(SEQNO + 3, 20_000).total == 0
+    assert queue.cache.advance(SEQNO + 4, 30_000).total == 1
 
 
 @pytest.mark.parametrize("order", [(SEQNO, SEQNO + 1), (SEQNO + 1, SEQNO)])
@@ -101,18 +101,18 @@ def test_of_two_announcements_the_later_catchain_counts_whoever_was_heard_first(
     queue = make_queue()
     for source, seqno in enumerate(order, start=1):
         hear(queue, source, header(ONE, seqno=seqno))
-    queue.lives_over(queue.cache.advance(SEQNO + 2, 10.0).messages, 10.0)
+    queue.lives_over(queue.cache.advance(SEQNO + 2, 10_000).messages, 10.0)
     assert queue.known_ids == {ONE.message_id}
-    queue.lives_over(queue.cache.advance(SEQNO + 3, 20.0).messages, 20.0)
+    queue.lives_over(queue.cache.advance(SEQNO + 3, 20_000).messages, 20.0)
     assert queue.known_ids == frozenset()
 
 
 def test_what_is_final_is_remembered_from_its_master_block_on() -> None:
     queue = make_queue()
     queue.offer(ONE, FULL_NODE, 0.0)
-    queue.cache.advance(SEQNO + 1, 10.0)
+    queue.cache.advance(SEQNO + 1, 10_000)
     queue.master_committed(BLOCK, MASTER, [ONE], 11.0)
-    queue.cache.advance(SEQNO + 2, 20.0)
+    queue.cache.advance(SEQNO + 2, 20_000)
     # Somebody announces it again: everybody still knows that it stands in the chain.
     hear(queue, 2, header(ONE, seqno=SEQNO + 2))
     assert take(queue, 21.0, 10) == []
@@ -122,28 +122,28 @@ def test_what_is_final_is_remembered_from_its_master_block_on() -> None:
 def test_a_master_block_that_rotates_counts_for_the_catchain_that_it_begins() -> None:
     queue = make_queue()
     queue.master_committed(BLOCK, MASTER, [ONE], 1.0, masterchain_seqno=SEQNO + 1)
-    queue.cache.advance(SEQNO + 2, 20.0)
+    queue.cache.advance(SEQNO + 2, 20_000)
     assert queue.status(ONE.message_id) is not None
-    queue.cache.advance(SEQNO + 3, 30.0)
+    queue.cache.advance(SEQNO + 3, 30_000)
     assert queue.status(ONE.message_id) is None
 
 
 def test_full_nodes_hear_no_more_of_what_they_were_told_is_over() -> None:
     queue = make_queue()
     assert told(hear(queue, 1, header(ONE))) == ["PutIntoQueue"]
-    gone = queue.cache.advance(SEQNO + 2, 10.0)
+    gone = queue.cache.advance(SEQNO + 2, 10_000)
     assert told(queue.lives_over(gone.messages, 10.0)) == ["Timeout"]
     assert told(hear(queue, 2, header(ONE, seqno=SEQNO + 1))) == []
     assert queue.known_ids == {ONE.message_id}, "it lives again, as with all others"
     assert queue.cache.was_let_go(ONE.message_id)
     for seqno in range(SEQNO + 3, SEQNO + 4):
-        queue.lives_over(queue.cache.advance(seqno, 20.0).messages, 20.0)
+        queue.lives_over(queue.cache.advance(seqno, 20_000).messages, 20.0)
     last = SEQNO + 3 + LET_GO_CATCHAINS
-    queue.lives_over(queue.cache.advance(last, 20.0).messages, 20.0)
+    queue.lives_over(queue.cache.advance(last, 20_000).messages, 20.0)
     assert queue.cache.was_let_go(ONE.message_id)
     assert told(hear(queue, 2, header(ONE, seqno=last))) == [], "a liar announces it anew"
-    queue.cache.advance(last + LET_GO_CATCHAINS + 3, 30.0)
-    queue.cache.advance(last + 2 * LET_GO_CATCHAINS + 4, 40.0)
+    queue.cache.advance(last + LET_GO_CATCHAINS + 3, 30_000)
+    queue.cache.advance(last + 2 * LET_GO_CATCHAINS + 4, 40_000)
     assert not queue.cache.was_let_go(ONE.message_id), "nothing is kept for ever"
 
 
@@ -152,7 +152,7 @@ def test_what_is_final_and_forgotten_is_not_told_as_new_when_a_liar_announces_it
     hear(queue, 1, header(ONE))
     queue.shard_committed(BLOCK, [ONE.message_id], 1.0)
     queue.master_committed(BLOCK, MASTER, [ONE], 1.0)
-    queue.lives_over(queue.cache.advance(SEQNO + 3, 10.0).messages, 10.0)
+    queue.lives_over(queue.cache.advance(SEQNO + 3, 10_000).messages, 10.0)
     assert queue.status(ONE.message_id) is None
     assert told(hear(queue, 2, header(ONE, seqno=SEQNO + 3))) == []
 
@@ -161,10 +161,10 @@ def test_messages_that_are_over_are_remembered_up_to_a_number(monkeypatch: pytes
     monkeypatch.setattr(message_cache, "LET_GO_MAX", 2)
     cache = make_queue().cache
     cache.note_let_go([bytes([number]) * 32 for number in range(2)])
-    cache.advance(SEQNO + 1, 1.0)
+    cache.advance(SEQNO + 1, 1_000)
     assert cache.was_let_go(bytes(32)), "so many fit"
     cache.note_let_go([bytes([2]) * 32])
-    cache.advance(SEQNO + 2, 2.0)
+    cache.advance(SEQNO + 2, 2_000)
     assert not cache.was_let_go(bytes(32))
     assert cache.was_let_go(bytes([2]) * 32), "those of the oldest catchain go first"
 
@@ -172,7 +172,7 @@ def test_messages_that_are_over_are_remembered_up_to_a_number(monkeypatch: pytes
 def test_votes_outlive_a_message_that_another_announces_later() -> None:
     queue = make_queue()
     hear(queue, 1, header(ONE), RejectRecord(ONE.message_id, ONE.uid, SEQNO, "no"))
-    queue.lives_over(queue.cache.advance(SEQNO + 2, 10.0).messages, 10.0)
+    queue.lives_over(queue.cache.advance(SEQNO + 2, 10_000).messages, 10.0)
     hear(queue, 2, header(ONE, seqno=SEQNO + 1))
     assert queue.rejected_by(ONE.message_id) == {1}
 

@@ -23,7 +23,6 @@ from stagepost.remp.queue.records import (
     Digest,
     Header,
     Ids,
-    OlderDigest,
     Record,
     RejectRecord,
     Totals,
@@ -32,7 +31,7 @@ from stagepost.remp.queue.records import (
 )
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import Shard, to_forward
-from stagepost.remp.queue.state import QueueOptions, QueueSession, RecordLimits
+from stagepost.remp.queue.state import QueueOptions, QueueSession
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -63,7 +62,7 @@ def make_queue(
 ) -> ReliableQueue:
     if cache is None:
         window = LifeWindow()
-        window.advance(seqno, 0.0)
+        window.advance(seqno, 0)
         cache = MessageCache(window)
     return ReliableQueue(QueueSession(seqno, 0, frozenset(range(size)), size), cache, options)
 
@@ -176,12 +175,11 @@ def test_a_payload_that_cannot_be_understood_says_nothing() -> None:
     assert queue.known_ids == frozenset()
 
 
-def test_a_payload_without_date_and_totals_counts_in_older_networks_alone() -> None:
-    for older in (False, True):
-        queue = make_queue(options=QueueOptions(records=RecordLimits(older_records=older)))
-        for said in ([header(ONE)], []):
-            queue.block_delivered(3, encode_payload(said, 0), 0.0)
-        assert queue.known_ids == ({ONE.message_id} if older else frozenset())
+def test_a_payload_without_date_and_totals_says_nothing() -> None:
+    queue = make_queue()
+    for said in ([header(ONE)], []):
+        queue.block_delivered(3, encode_payload(said, 0), 0.0)
+    assert queue.known_ids == frozenset()
 
 
 def test_a_full_queue_refuses_what_comes_and_says_so() -> None:
@@ -284,7 +282,9 @@ def test_votes_count_also_when_they_come_before_the_message() -> None:
     assert told(queue.offer(ONE, FULL_NODE, 0.0)) == ["PutIntoQueue", "RejectedByQueue"]
 
 
-def test_a_second_message_with_the_same_body_for_the_same_account_is_refused() -> None:
+def test_of_two_messages_with_the_same_body_one_waits_until_a_block_holds_the_other_and_is_then_refused() -> (
+    None
+):
     queue = make_queue()
     pair = sorted(
         (message(number, account=7, body=b"same") for number in (1, 2)), key=lambda one: one.message_id
@@ -294,7 +294,15 @@ def test_a_second_message_with_the_same_body_for_the_same_account_is_refused() -
     records(queue)
     taken, effects = queue.take(0.0, 10)
     assert taken == [pair[0]]
-    assert told(effects) == ["RejectedByQueue"]
+    assert told(effects) == []
+    assert not queue.has_collatable
+    assert "goes first" in (queue.check_candidate([pair[1].message_id]) or "")
+    queue.collated([(pair[0].message_id, ExecutedMessage(B1))], 0.0)
+    queue.shard_committed(B1, [pair[0].message_id], 0.0)
+    taken, effects = queue.take(0.0, 10)
+    assert taken == []
+    text = f"message {pair[0].message_id.hex()} has the same body for the same account"
+    assert [one.status for one in effects if isinstance(one, Tell)] == [Rejected(Level.QUEUE, text, B1)]
 
 
 # Candidates and blocks
@@ -462,7 +470,7 @@ def test_what_is_in_a_shard_block_does_not_time_out() -> None:
 
 def test_what_leaves_the_cache_is_closed_and_not_revived() -> None:
     queue = queued(ONE)
-    gone = queue.cache.advance(SEQNO + 2, 100.0)
+    gone = queue.cache.advance(SEQNO + 2, 100_000)
     assert told(queue.lives_over(gone.messages, 100.0)) == ["Timeout"]
     assert told(hear(queue, 3, header(ONE, seqno=SEQNO))) == []
     assert queue.known_ids == frozenset()
@@ -479,7 +487,7 @@ def test_a_header_from_a_future_that_nobody_can_have_seen_is_passed_over() -> No
 
 def next_queue(queue: ReliableQueue) -> ReliableQueue:
     """Of the same node, one master catchain later."""
-    queue.cache.advance(SEQNO + 1, 100.0)
+    queue.cache.advance(SEQNO + 1, 100_000)
     return make_queue(seqno=SEQNO + 1, cache=queue.cache)
 
 
@@ -542,14 +550,6 @@ def test_children_of_a_shard_share_it_out(prefix: int) -> None:
         assert shard.holds(0, account) == (left.holds(0, account) or right.holds(0, account))
         assert not (left.holds(0, account) and right.holds(0, account))
         assert not shard.holds(-1, account)
-
-
-def test_older_networks_hand_over_rejected_ones_only_one_to_a_record() -> None:
-    queue = queued(ONE, TWO)
-    take(queue)
-    queue.collated([(one.message_id, RefusedMessage(B1, "no")) for one in (ONE, TWO)], 1.0)
-    handed = to_forward(queue, SEQNO + 1, WHOLE, lambda _: False, older_records=True)
-    assert [type(record) for record in handed.records] == [OlderDigest, OlderDigest]
 
 
 def test_a_forwarded_message_that_is_unknown_comes_in_as_ignored_by_the_queue() -> None:
@@ -634,9 +634,9 @@ def test_a_digest_of_a_liar_does_not_prolong_a_life(is_known: bool) -> None:
     lie = (Ids(ONE.message_id, ONE.uid),)
     hear(queue, 3, Digest(SEQNO + 1, lie, lie))
     hear(queue, 4, header(ONE))
-    queue.cache.advance(SEQNO + 1, 100.0)
+    queue.cache.advance(SEQNO + 1, 100_000)
     assert queue.cache.get(ONE.message_id) is not None
-    queue.cache.advance(SEQNO + 2, 200.0)
+    queue.cache.advance(SEQNO + 2, 200_000)
     assert queue.cache.get(ONE.message_id) is None
 
 

@@ -14,8 +14,6 @@ from stagepost.remp.queue.staged_sending import (
     CATCHAINS_KEPT_NEAR_SWITCH,
     DIES_AFTER_FINAL_S,
     HUNG_AFTER_S,
-    LOOK_AHEAD_S,
-    OLDER_NETWORKS,
     ORDER_LASTS_S,
     PAUSE_LONGEST_S,
     PAUSE_MAX_S,
@@ -28,8 +26,6 @@ from stagepost.remp.queue.staged_sending import (
     SendingOptions,
     SendTo,
     StagedSending,
-    Subset,
-    subsets_for,
 )
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, Timeout
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
@@ -43,7 +39,7 @@ def validators(count: int, name: str = "v") -> tuple[bytes, ...]:
     return tuple(sha256(f"{name}{number}".encode()).digest() for number in range(count))
 
 
-SEVEN = Subset(validators(7))
+SEVEN = validators(7)
 
 
 def sending(options: SendingOptions | None = None, seed: int = 1) -> StagedSending:
@@ -65,8 +61,8 @@ def reports(effects: Sequence[SendingEffect]) -> list[tuple[int, int]]:
 
 
 def test_one_validator_at_random_is_told_at_once() -> None:
-    firsts = {told(sending(seed=seed).begin(ID, [SEVEN], 10, 0.0))[0] for seed in range(40)}
-    assert firsts == set(SEVEN.validators)
+    firsts = {told(sending(seed=seed).begin(ID, SEVEN, (), 10, 0.0))[0] for seed in range(40)}
+    assert firsts == set(SEVEN)
 
 
 def test_messages_of_one_moment_go_to_the_same_validators_and_later_ones_to_others() -> None:
@@ -80,16 +76,16 @@ def test_messages_of_one_moment_go_to_the_same_validators_and_later_ones_to_othe
         if number % 2:
             moment += ORDER_LASTS_S
             now = moment - 1e-6
-        (first,) = told(one.begin(message_id, [SEVEN], 10, now))
+        (first,) = told(one.begin(message_id, SEVEN, (), 10, now))
         (second,) = told(one.receipt_came(receipt(first, message_id=message_id), now))
         ways.append([first, second])
     assert ways[::2] == ways[1::2]
-    assert {first for first, _ in ways} == set(SEVEN.validators)
+    assert {first for first, _ in ways} == set(SEVEN)
 
 
 def test_without_receipts_the_next_is_told_after_a_pause_of_100_to_200_ms() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
+    one.begin(ID, SEVEN, (), 10, 0.0)
     found = []
     now = 0.0
     for _ in range(6):
@@ -104,7 +100,7 @@ def test_without_receipts_the_next_is_told_after_a_pause_of_100_to_200_ms() -> N
 
 def test_a_receipt_makes_the_next_be_told_at_once_until_more_than_a_third_has_it() -> None:
     one = sending()
-    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    (first,) = told(one.begin(ID, SEVEN, (), 10, 0.0))
     (second,) = told(one.receipt_came(receipt(first), 0.01))
     assert second != first
     (third,) = told(one.receipt_came(receipt(second), 0.02))
@@ -118,26 +114,26 @@ def test_a_receipt_makes_the_next_be_told_at_once_until_more_than_a_third_has_it
 @pytest.mark.parametrize(("size", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (7, 3), (21, 8)])
 def test_enough_is_one_more_than_a_third(size: int, enough: int) -> None:
     one = sending()
-    subset = Subset(validators(size))
-    one.begin(ID, [subset], 10, 0.0)
-    for source in subset.validators[: enough - 1]:
+    subset = validators(size)
+    one.begin(ID, subset, (), 10, 0.0)
+    for source in subset[: enough - 1]:
         assert reports(one.receipt_came(receipt(source), 0.0)) == []
-    effects = one.receipt_came(receipt(subset.validators[enough - 1]), 0.0)
+    effects = one.receipt_came(receipt(subset[enough - 1]), 0.0)
     assert len(reports(effects)) == 1
     assert told(effects) == []
 
 
 def test_who_answered_without_being_told_is_not_told() -> None:
     one = sending()
-    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
-    unasked = next(source for source in SEVEN.validators if source != first)
+    (first,) = told(one.begin(ID, SEVEN, (), 10, 0.0))
+    unasked = next(source for source in SEVEN if source != first)
     (second,) = told(one.receipt_came(receipt(unasked), 0.01))
     assert second not in (first, unasked)
 
 
 def test_a_second_receipt_of_the_same_validator_hurries_nobody() -> None:
     one = sending()
-    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    (first,) = told(one.begin(ID, SEVEN, (), 10, 0.0))
     assert len(told(one.receipt_came(receipt(first), 0.01))) == 1
     assert one.receipt_came(receipt(first, Accepted(Level.COLLATOR), 2), 0.02) == []
 
@@ -148,7 +144,7 @@ def test_pauses_grow_with_the_time_that_validators_take_and_shrink_again() -> No
     now = 0.0
     for number, answer_s in enumerate([0.01] * 10 + [0.8] * 60 + [5.0] * 60 + [0.01] * 60):
         message_id = sha256(b"%d" % number).digest()
-        (first,) = told(one.begin(message_id, [SEVEN], 10, now))
+        (first,) = told(one.begin(message_id, SEVEN, (), 10, now))
         history = one.get(message_id)
         assert history is not None
         assert history.next_at is not None
@@ -163,7 +159,7 @@ def test_pauses_grow_with_the_time_that_validators_take_and_shrink_again() -> No
 
 def test_when_all_were_told_only_those_who_have_not_answered_are_told_again() -> None:
     one = sending()
-    found = told(one.begin(ID, [SEVEN], 10, 0.0))
+    found = told(one.begin(ID, SEVEN, (), 10, 0.0))
     while len(found) < 7:
         wake = one.next_wake
         assert wake is not None
@@ -187,65 +183,100 @@ def test_when_all_were_told_only_those_who_have_not_answered_are_told_again() ->
 
 def test_without_a_link_the_next_is_told_at_once_and_nobody_counts_as_told() -> None:
     one = sending()
-    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
+    (first,) = told(one.begin(ID, SEVEN, (), 10, 0.0))
     tried = [first]
     while effects := one.not_sent(tried[-1], ID, 0.0):
         assert reports(effects) == []
         tried += told(effects)
-    assert sorted(tried) == sorted(SEVEN.validators)
+    assert sorted(tried) == sorted(SEVEN)
     assert one.next_wake == ROUND_PAUSE_S
     (again,) = told(one.validator_linked(0.5))
-    assert again in SEVEN.validators
+    assert again in SEVEN
     assert one.validator_linked(0.6) == []
     (report,) = (effect for effect in one.finalized(ID, 0.9) if isinstance(effect, ReportSent))
     assert (report.sent_to, report.since) == (1, 0.5)
 
 
-def test_near_a_switch_enough_of_each_set_must_have_it() -> None:
-    now_set, next_set = Subset(validators(4), ends_s=100.0), Subset(validators(4, "next"))
-    subsets = subsets_for(now_set, [next_set], 100.0 - LOOK_AHEAD_S)
-    assert subsets == (now_set, next_set)
-    assert subsets_for(now_set, [next_set], 99.9 - LOOK_AHEAD_S) == (now_set,)
+NEXT = validators(4, "next")
+
+
+def test_near_a_switch_the_coming_session_is_told_at_once_and_is_no_condition() -> None:
     one = sending()
-    one.begin(ID, subsets, 10, 0.0)
-    for source in now_set.validators[:2]:
-        effects = one.receipt_came(receipt(source), 0.0)
-    assert reports(effects) == []
-    assert set(told(effects)) <= set(next_set.validators), "the present set has enough"
-    one.receipt_came(receipt(next_set.validators[0]), 0.0)
-    effects = one.receipt_came(receipt(next_set.validators[1]), 0.0)
-    assert [total for _, total in reports(effects)] == [8]
+    now_set = validators(4)
+    first, *beside = told(one.begin(ID, now_set, (*NEXT, *now_set[:2]), 10, 0.0))
+    assert first in now_set
+    assert sorted(beside) == sorted(NEXT), "members of both get it as members of the session at work"
+    # Those that follow answer early: nothing comes of it.
+    for source in NEXT:
+        assert one.receipt_came(receipt(source), 0.01) == []
+    (second,) = told(one.receipt_came(receipt(first), 0.02))
+    assert reports(one.receipt_came(receipt(second), 0.03)) == [(2, 4)]
+
+
+def test_a_coming_member_without_a_link_hurries_nobody() -> None:
+    one = sending()
+    one.begin(ID, validators(4), NEXT, 10, 0.0)
+    assert one.not_sent(NEXT[0], ID, 0.0) == []
+
+
+def test_after_a_switch_the_new_session_decides_and_those_told_early_are_not_told_again() -> None:
+    one = sending()
+    now_set = validators(4)
+    one.begin(ID, now_set, NEXT[:3], 10, 0.0)
+    one.receipt_came(receipt(now_set[0]), 0.1)
+    effects = one.move(ID, NEXT, validators(1, "third"), 5.0)
+    assert told(effects) == list(validators(1, "third")), "the early ones have it, and answer now"
+    wake = one.next_wake
+    assert wake is not None
+    assert wake > 5.0
+    assert told(one.tick(wake)) == [NEXT[3]], "the one that has not got it goes first"
+    one.receipt_came(receipt(NEXT[0]), 5.3)
+    effects = one.receipt_came(receipt(NEXT[1]), 5.3)
+    assert reports(effects) == [(4, 4)]
+    assert one.next_wake is None
+
+
+def test_a_switch_to_strangers_sends_at_once_and_to_those_who_answered_ends_the_sending() -> None:
+    one = sending()
+    now_set = validators(4)
+    one.begin(ID, now_set, (), 10, 0.0)
+    assert len(told(one.move(ID, NEXT, (), 1.0))) == 1
+    one.receipt_came(receipt(now_set[0]), 1.1)
+    one.receipt_came(receipt(now_set[1]), 1.1)
+    assert reports(one.move(ID, now_set, (), 1.2)) == [(2, 4)] or one.next_wake is None
+    assert one.move(ID, NEXT, NEXT, 2.0) == [], "enough of an earlier session have it"
+    assert one.move(OTHER, NEXT, (), 2.0) == []
 
 
 def test_a_message_in_processing_is_an_error_to_whoever_sends_it_again() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
+    one.begin(ID, SEVEN, (), 10, 0.0)
     with pytest.raises(StagepostError, match="in processing already") as caught:
-        one.begin(ID, [SEVEN], 10, 0.1)
+        one.begin(ID, SEVEN, (), 10, 0.1)
     assert caught.value.code is ErrorCode.MSG_DUPLICATE
-    assert told(one.begin(OTHER, [SEVEN], 10, 0.1))
+    assert told(one.begin(OTHER, SEVEN, (), 10, 0.1))
 
 
 def test_as_many_messages_as_the_limit_says_are_in_processing_and_no_more() -> None:
     one = sending(SendingOptions(messages_max=1))
-    one.begin(ID, [SEVEN], 10, 0.0)
+    one.begin(ID, SEVEN, (), 10, 0.0)
     with pytest.raises(StagepostError) as caught:
-        one.begin(OTHER, [SEVEN], 10, 0.0)
+        one.begin(OTHER, SEVEN, (), 10, 0.0)
     assert caught.value.code is ErrorCode.QUEUE_FULL
 
 
 def test_without_validators_nothing_is_begun() -> None:
     one = sending()
     with pytest.raises(StagepostError) as caught:
-        one.begin(ID, [Subset(())], 10, 0.0)
+        one.begin(ID, (), (), 10, 0.0)
     assert caught.value.code is ErrorCode.NOT_READY
     assert ID not in one
 
 
 def test_a_receipt_is_repeated_if_source_and_bytes_are_the_same() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
-    first, second = SEVEN.validators[:2]
+    one.begin(ID, SEVEN, (), 10, 0.0)
+    first, second = SEVEN[:2]
     assert not one.is_repeated(receipt(first))
     one.receipt_came(receipt(first), 0.0)
     assert one.is_repeated(receipt(first))
@@ -257,8 +288,8 @@ def test_a_receipt_is_repeated_if_source_and_bytes_are_the_same() -> None:
 
 def test_more_receipts_of_one_source_than_anybody_needs_count_as_repeated() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
-    source = SEVEN.validators[0]
+    one.begin(ID, SEVEN, (), 10, 0.0)
+    source = SEVEN[0]
     for number in range(RECEIPTS_PER_SOURCE_MAX):
         assert not one.is_repeated(receipt(source, at_ms=number))
         one.receipt_came(receipt(source, at_ms=number), 0.0)
@@ -267,7 +298,7 @@ def test_more_receipts_of_one_source_than_anybody_needs_count_as_repeated() -> N
 
 def test_a_history_dies_100_s_after_the_end() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
+    one.begin(ID, SEVEN, (), 10, 0.0)
     one.finalized(ID, 1.0)
     assert one.next_wake == 1.0 + DIES_AFTER_FINAL_S
     assert one.tick(1.0 + DIES_AFTER_FINAL_S - 0.001) == []
@@ -278,44 +309,36 @@ def test_a_history_dies_100_s_after_the_end() -> None:
 
 def test_one_refusal_is_no_end_and_that_of_all_is() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
-    for source in SEVEN.validators[:-1]:
+    one.begin(ID, SEVEN, (), 10, 0.0)
+    for source in SEVEN[:-1]:
         one.receipt_came(receipt(source, Rejected(Level.COLLATOR, "no")), 1.0)
     history = one.get(ID)
     assert history is not None
     assert history.dies_at is None
-    one.receipt_came(receipt(SEVEN.validators[-1], Timeout()), 2.0)
+    one.receipt_came(receipt(SEVEN[-1], Timeout()), 2.0)
     assert history.dies_at == 2.0 + DIES_AFTER_FINAL_S
 
 
 def test_a_history_without_news_for_20_s_is_hung() -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0)
+    one.begin(ID, SEVEN, (), 10, 0.0)
     assert one.hung(HUNG_AFTER_S - 0.001) == 0
     assert one.hung(HUNG_AFTER_S) == 1
-    one.receipt_came(receipt(SEVEN.validators[0]), HUNG_AFTER_S)
+    one.receipt_came(receipt(SEVEN[0]), HUNG_AFTER_S)
     assert one.hung(HUNG_AFTER_S + 1) == 0
     one.finalized(ID, HUNG_AFTER_S)
     assert one.hung(10 * HUNG_AFTER_S) == 0
 
 
 @pytest.mark.parametrize(
-    ("is_near_switch", "kept"), [(False, CATCHAINS_KEPT), (True, CATCHAINS_KEPT_NEAR_SWITCH)]
+    ("coming", "kept"), [((), CATCHAINS_KEPT), (validators(1, "next"), CATCHAINS_KEPT_NEAR_SWITCH)]
 )
-def test_a_history_is_dropped_when_the_masterchain_has_gone_on(is_near_switch: bool, kept: int) -> None:
+def test_a_history_is_dropped_when_the_masterchain_has_gone_on(coming: tuple[bytes, ...], kept: int) -> None:
     one = sending()
-    one.begin(ID, [SEVEN], 10, 0.0, is_near_switch=is_near_switch)
+    one.begin(ID, SEVEN, coming, 10, 0.0)
     one.finalized(ID, 1.0)
     assert one.master_advanced(10 + kept - 1) == []
     assert one.master_advanced(10 + kept) == [ID]
-    one.begin(ID, [SEVEN], 10 + kept, 2.0)
+    one.begin(ID, SEVEN, (), 10 + kept, 2.0)
     assert Forget(ID) not in one.tick(1.0 + DIES_AFTER_FINAL_S), "the timer of an earlier life"
     assert ID in one
-
-
-def test_older_networks_wait_two_seconds_whatever_receipts_say() -> None:
-    one = sending(OLDER_NETWORKS)
-    (first,) = told(one.begin(ID, [SEVEN], 10, 0.0))
-    assert one.receipt_came(receipt(first), 0.01) == []
-    assert one.next_wake == 2.0
-    assert len(told(one.tick(2.0))) == 1
