@@ -200,9 +200,9 @@ validator.session_runner    SessionRunner._tell_of_written
 validator.receipts          ReceiptSender.tell ReceiptSender._receipt
 remp.receipts.receipt       Receipt.signed_bytes Receipt.with_signature
 validator.receipts          Statements.say
-remp.receipts.packing       ImmediatePacketQueue.add
+remp.receipts.packing       PacketQueue.add
 validator.receipts          ReceiptSender._send
-remp.receipts.packing       ImmediatePacketQueue.packets
+remp.receipts.packing       PacketQueue.packets
 remp.receipts.compact       CombinedReceipt.encode
 validator.links             ListeningValidatorLinks.tell
 full_node.links             MessageLink.heard

@@ -304,7 +304,9 @@ def test_a_queue_that_is_full_says_so() -> None:
 
 @produces("IgnoredByQueue")
 def test_validators_who_come_new_into_a_session_are_told_what_is_open_there() -> None:
-    """They hear of it under the next catchain of the masterchain, and say that it is back in the queue."""
+    """The full node has not told them ahead. They hear of it under the next catchain of the masterchain, and say that it is
+    back in the queue.
+    """
 
     async def scenario(world: PrimesWorld) -> None:
         everywhere(world, "ignores", lambda block_id: True)
@@ -316,7 +318,9 @@ def test_validators_who_come_new_into_a_session_are_told_what_is_open_there() ->
         assert any(lane[:2] == ["IgnoredByQueue", "PutIntoQueue"] for lane in said)
         assert all(of_full_node(world, one)[-1] == "Finalized" for one in ids)
 
-    in_world(scenario, size=7, shard_validators=4, lifetime_ms=6_000)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("stagepost.full_node.full_node.LOOK_AHEAD_S", 0.0)
+        in_world(scenario, size=7, shard_validators=4, lifetime_ms=6_000)
 
 
 @produces("RejectedByShardchain")
