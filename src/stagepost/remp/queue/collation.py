@@ -23,6 +23,10 @@ messages then stay as they are until they expire.
 """
 
 
+TWIN_GOES_FIRST = "another message with the same body for the same account waits here, and goes first"
+"""Reason against a message of which no block holds the body yet, so that no message can be named that took it."""
+
+
 class ExecutedMessage(msgspec.Struct, frozen=True):
     block_id: BlockId
 
@@ -62,7 +66,6 @@ class Collation:
                 and not self._state.do_most_reject(entry)
                 and cached.body is not None
                 and is_for(cached.body)
-                and not isinstance(self._state.cache.freshness(cached.message_id), TwinWaits)
             ):
                 return True
         return False
@@ -89,7 +92,8 @@ class Collation:
                 continue  # its bytes may still come; after a split, some stand in the queues of both children
             freshness = state.cache.freshness(cached.message_id)
             if isinstance(freshness, TwinWaits):
-                continue  # a block may still hold either of the two
+                state.apply(cached, Event.UID_IS_TAKEN, error=TWIN_GOES_FIRST)
+                continue
             if isinstance(freshness, UidTaken):
                 text = f"message {freshness.message_id.hex()} has the same body for the same account"
                 state.apply(cached, Event.UID_IS_TAKEN, block_id=freshness.block_id, error=text)

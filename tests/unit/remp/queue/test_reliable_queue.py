@@ -9,6 +9,7 @@ import pytest
 
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import (
+    TWIN_GOES_FIRST,
     ExecutedMessage,
     RefusedMessage,
     Report,
@@ -282,26 +283,27 @@ def test_votes_count_also_when_they_come_before_the_message() -> None:
     assert told(queue.offer(ONE, FULL_NODE, 0.0)) == ["PutIntoQueue", "RejectedByQueue"]
 
 
-def test_of_two_messages_with_the_same_body_one_waits_until_a_block_holds_the_other_and_is_then_refused() -> (
-    None
-):
+def test_a_second_message_with_the_same_body_is_refused_and_only_one_that_a_block_holds_is_named() -> None:
     queue = make_queue()
-    pair = sorted(
-        (message(number, account=7, body=b"same") for number in (1, 2)), key=lambda one: one.message_id
+    trio = sorted(
+        (message(number, account=7, body=b"same") for number in (1, 2, 3)), key=lambda one: one.message_id
     )
-    for one in pair:
+    for one in trio[:2]:
         queue.offer(one, FULL_NODE, 0.0)
     records(queue)
+    assert "goes first" in (queue.check_candidate([trio[1].message_id]) or "")
     taken, effects = queue.take(0.0, 10)
-    assert taken == [pair[0]]
-    assert told(effects) == []
-    assert not queue.has_collatable
-    assert "goes first" in (queue.check_candidate([pair[1].message_id]) or "")
-    queue.collated([(pair[0].message_id, ExecutedMessage(B1))], 0.0)
-    queue.shard_committed(B1, [pair[0].message_id], 0.0)
+    assert taken == [trio[0]]
+    assert [one.status for one in effects if isinstance(one, Tell)] == [
+        Rejected(Level.QUEUE, TWIN_GOES_FIRST)
+    ]
+    queue.collated([(trio[0].message_id, ExecutedMessage(B1))], 0.0)
+    queue.shard_committed(B1, [trio[0].message_id], 0.0)
+    queue.offer(trio[2], FULL_NODE, 0.0)
+    records(queue)
     taken, effects = queue.take(0.0, 10)
     assert taken == []
-    text = f"message {pair[0].message_id.hex()} has the same body for the same account"
+    text = f"message {trio[0].message_id.hex()} has the same body for the same account"
     assert [one.status for one in effects if isinstance(one, Tell)] == [Rejected(Level.QUEUE, text, B1)]
 
 
