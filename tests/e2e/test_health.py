@@ -106,6 +106,8 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with served(WebSettings(data)) as server, httpx.Client(base_url=server.base, timeout=30) as client:
             faces = Faces(data, client, capsys)
             await _all_say(faces, "good", ())
+            # A link that comes and goes between two looks of the node is in no line of its log.
+            await _log_comes_to_say(data / "full-node" / "log", _has_linked_the_killed)
             for name in KILLED:
                 await network.members[name].kill()
             took_s = await _all_say(faces, "bad", KILLED)
@@ -115,6 +117,10 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 await network.members[name].start()
             await _all_say(faces, "good", ())
             await _log_comes_to_say(data / "full-node" / "log", _has_its_quorum_back)
+
+
+def _has_linked_the_killed(lines: list[dict[str, Any]]) -> bool:
+    return {one["validator"] for one in lines if one["event"] == "link gained"} >= {*KILLED}
 
 
 def _names_the_killed(lines: list[dict[str, Any]]) -> bool:

@@ -277,8 +277,11 @@ def test_every_source_that_cannot_be_read_is_said_on_its_page(tmp_path: Path) ->
         ready = client.get("/readyz")
         assert ready.status_code == 503
         parts = ready.json()["parts"]
-        assert {name: part["ready"] for name, part in parts.items()} == dict.fromkeys(parts, False)
-        assert all(part["reason"] for part in parts.values())
+        # The index is made anew from the topics that can be read.
+        assert {name: part["ready"] for name, part in parts.items()} == dict.fromkeys(parts, False) | {
+            "index": True
+        }
+        assert all(part["reason"] for part in parts.values() if not part["ready"])
         for path in (
             "messages",
             "messages?source=tables",

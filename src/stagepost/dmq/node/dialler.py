@@ -157,7 +157,7 @@ class Dialler:
             found = await self._look_up(GUIDE_SRV_PREFIX + domain)
         log.info(
             "pool publishes the guide's SRV name alone",
-            extra={"name": GUIDE_SRV_PREFIX + domain, "peer": str(found)},
+            extra={"service": GUIDE_SRV_PREFIX + domain, "peer": str(found)},
         )
         return found
 
