@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookConfig:
-    """Where events go, and how they are protected. Faults are named at construction.
+    """Address of a receiver of events, and the protection of what is sent there. Faults are named at construction.
 
     `token` is sent as `Authorization: Bearer …`. With a `secret` each event carries the headers of Standard Webhooks:
     `webhook-id`, `webhook-timestamp` and `webhook-signature`, an HMAC-SHA256 over id, time and body. Only `https` and public
@@ -99,7 +99,7 @@ class WebhookConfig:
 
 
 class WebhookEvent(NamedTuple):
-    """One POST. `id` is the same in every attempt: receivers tell repetitions by it."""
+    """Request to post one event. `id` is the same in every attempt: receivers tell repetitions by it."""
 
     id: str
     body: bytes
