@@ -1,11 +1,15 @@
-"""Compare this revision with another one: the same part of the benchmark in both, in turns, and the ratios of each pair.
+"""Compare two revisions: the same part of the benchmark in both, in turns, and the ratios of each pair.
 
     python -m bench.pairs ../before --only network                     five pairs, every figure that both revisions give
     python -m bench.pairs ../before --only network --most 1.15 --named gross    and exit with 1 where a median is above
+    python -m bench.pairs ../before --now ../after --only delivery     neither of both is this revision
 
-`../before` is a clone of this repository at the other revision, with its own virtual environment (`make bench` makes it).
+`../before` and `../after` are clones of this repository at other revisions, each with its own virtual environment
+(`make bench` makes it). The part is one of bench/run.py, or `delivery`, where only our own systems are measured.
 Both revisions measure within the same minutes, so a ratio says more than two figures of different days do. A pair begins
-with the revision that came second in the pair before it.
+with the revision that came second in the pair before it. A ratio above 1 says that the later revision costs more: rates are
+turned round. Figures whose name has "processor time" or "per core", and the ratios of the part `path`, are measured in
+processor time; neighbours disturb them less than they disturb times by the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ from statistics import median
 
 ROOT = Path(__file__).parents[1]
 PAIRS = 5
-LINES = Path("results") / "bench.jsonl"
+DELIVERY = "delivery"
+OWN_SYSTEMS = "stagepost"
+RATES = frozenset(["/s", "messages/s"])
+"""Units of figures of which more is better."""
 
 Figures = Mapping[str, float]
 
@@ -44,13 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="pairs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("before", type=Path, help="a clone at the other revision")
-    parser.add_argument("--only", required=True, metavar="PART", help="the part of bench/run.py")
+    parser.add_argument("before", type=Path, help="a clone at the earlier revision")
+    parser.add_argument(
+        "--now", type=Path, default=ROOT, help="a clone at the later revision; unless told, this one"
+    )
+    parser.add_argument(
+        "--only", required=True, metavar="PART", help=f"a part of bench/run.py, or {DELIVERY}"
+    )
     parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help=f"{PAIRS} unless told")
     parser.add_argument("--named", default="", metavar="TEXT", help="figures whose name contains this text")
     parser.add_argument("--most", type=float, metavar="R", help="fail when a median ratio is above")
     options = parser.parse_args(arguments)
-    found = ratios(measure_in_turns(options.before, ROOT, options.only, options.pairs), options.named)
+    found = ratios(measure_in_turns(options.before, options.now, options.only, options.pairs), options.named)
     print(table(found))
     if not found:
         print(f"no figure of both revisions has {options.named!r} in its name", file=sys.stderr)
@@ -74,22 +86,38 @@ def measure_in_turns(before: Path, now: Path, part: str, pairs: int) -> list[tup
 
 def run_part(folder: Path, part: str) -> Figures:
     """Run one part in `folder` with the Python of that folder, and return the figures that it wrote."""
-    lines = folder / LINES
+    is_delivery = part == DELIVERY
+    lines = folder / "results" / ("bench-delivery.jsonl" if is_delivery else "bench.jsonl")
     written = lines.stat().st_size if lines.exists() else 0
-    program = folder.resolve() / ".venv" / "bin" / "python"
-    command = [str(program), "bench/run.py", "--only", part]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    program = [str(folder.resolve() / ".venv" / "bin" / "python")]
+    program += (
+        ["-m", "bench.delivery.beside", "--only", OWN_SYSTEMS]
+        if is_delivery
+        else ["bench/run.py", "--only", part]
+    )
+    subprocess.run(program, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     with lines.open("rb") as file:
         file.seek(written)
         return read_figures(file.read().decode())
 
 
 def read_figures(text: str) -> Figures:
-    """Return the value of each line by its name: the ratio of a step, or the value of a reading."""
-    rows = [json.loads(line) for line in text.splitlines()]
-    return {row["step"]: row["ratio"] for row in rows if "step" in row} | {
-        row["name"]: row["value"] for row in rows if "name" in row
-    }
+    """Return the cost of each line by its name: the ratio of a step, the value of a reading, the times of a system.
+
+    Of a rate it is the inverse.
+    """
+    found: dict[str, float] = {}
+    for row in map(json.loads, text.splitlines()):
+        if "step" in row:
+            found[row["step"]] = row["ratio"]
+        elif "name" in row:
+            is_rate = row.get("unit") in RATES and row["value"]
+            found[row["name"]] = 1 / row["value"] if is_rate else row["value"]
+        elif "system" in row:
+            name = f"{row['system']}, window {row['window']}"
+            found[f"{name}: processor time of a message, ms"] = row["processor_s_per_1000"]
+            found[f"{name}: time of a message, ms"] = 1e3 / row["per_s"]
+    return found
 
 
 def ratios(pairs: Sequence[tuple[Figures, Figures]], named: str = "") -> list[Ratio]:
@@ -111,9 +139,9 @@ def ratios(pairs: Sequence[tuple[Figures, Figures]], named: str = "") -> list[Ra
 
 
 def table(found: Sequence[Ratio]) -> str:
-    lines = [f"{'figure':62} {'before':>10} {'now':>10} {'ratio':>7}   of the pairs"]
+    lines = [f"{'figure':74} {'before':>10} {'now':>10} {'ratio':>7}   of the pairs"]
     lines += [
-        f"{one.name:62} {one.before:>10,.2f} {one.now:>10,.2f} {one.middle:>7.3f}   "
+        f"{one.name:74} {one.before:>10.4g} {one.now:>10.4g} {one.middle:>7.3f}   "
         f"{min(one.ratios):.3f} to {max(one.ratios):.3f}"
         for one in found
     ]

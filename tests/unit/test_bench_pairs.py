@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -18,6 +19,14 @@ with open("results/bench.jsonl", "a") as lines:
         print(json.dumps(row), file=lines)
 with open("../turns", "a") as turns:
     print(pathlib.Path.cwd().name, file=turns)
+"""
+
+DELIVERY_PROGRAM = """
+import json, pathlib, sys
+assert sys.argv[1:] == ["--only", "stagepost"]
+pathlib.Path("results").mkdir(exist_ok=True)
+row = {"system": "stagepost queued", "window": 256, "processor_s_per_1000": COST, "per_s": 1_000.0}
+pathlib.Path("results/bench-delivery.jsonl").write_text(json.dumps(row) + chr(10))
 """
 
 
@@ -70,3 +79,34 @@ def test_the_middle_pair_decides() -> None:
     found = pairs.ratios(runs)[0]
     assert found.middle == pytest.approx(1.1)
     assert (found.before, found.now) == (1.0, 1.1)
+
+
+def test_a_rate_is_turned_round_so_that_more_is_always_worse() -> None:
+    rows = (
+        {"name": "messages", "value": 4.0, "unit": "messages/s"},
+        {"name": "idle", "value": 4.0, "unit": "ms/s"},
+    )
+    assert pairs.read_figures("\n".join(map(json.dumps, rows))) == {"messages": 0.25, "idle": 4.0}
+
+
+def test_delivery_is_measured_by_its_own_program_and_in_another_clone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, cost in (("before", 2.0), ("after", 3.0)):
+        folder = made(tmp_path / name, 0.0)
+        program = folder / "bench" / "delivery" / "beside.py"
+        program.parent.mkdir()
+        program.write_text(DELIVERY_PROGRAM.replace("COST", str(cost)))
+    arguments = [
+        str(tmp_path / "before"),
+        "--now",
+        str(tmp_path / "after"),
+        "--only",
+        "delivery",
+        "--pairs",
+        "1",
+    ]
+    assert pairs.main([*arguments, "--most", "1.4"]) == 1
+    shown = capsys.readouterr().out
+    assert "missed: stagepost queued, window 256: processor time of a message, ms is 1.500" in shown
+    assert "missed: stagepost queued, window 256: time of a message, ms" not in shown
