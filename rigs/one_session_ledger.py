@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import CollatedBlock, FinalBlock, LedgerEvent, LedgerSession, ParsedMessage
+from stagepost.remp.ledger import CollatedBlock, DryRun, FinalBlock, LedgerEvent, LedgerSession, ParsedMessage
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.sessions import Member, SessionFacts
 from stagepost.remp.shard import Shard
@@ -29,8 +29,8 @@ class OneSessionLedger:
     def parse(self, data: bytes) -> ParsedMessage:
         return ParsedMessage(self._parse(data))
 
-    def dry_run(self, message: ExternalMessage, now_ms: int) -> str | None:
-        return None
+    def dry_run(self, message: ExternalMessage, now_ms: int) -> DryRun:
+        return DryRun(None)
 
     def holds_twin(self, message: ExternalMessage) -> bool:
         return False

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,8 +24,10 @@ from stagepost.client import AsyncClient, Client, RefusedByFullNode
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.running_nodes import DATA_DIR, find_full_node
+from tests.hostile.devnet_process import devnet_process
 from tests.hostile.strangers import half_requests_to_intake
-from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT
+from tests.hostile.submitters import costly_messages
+from tests.worlds.devnet.devnet_runs import ENVIRONMENT, ROOT
 from tests.worlds.devnet.running_devnet import RunningDevnet, devnet_in_background
 
 pytestmark = pytest.mark.xdist_group("intake")
@@ -201,31 +202,24 @@ def test_what_comes_by_http_is_followed_there_and_by_programs(running: RunningDe
 
 
 def test_a_devnet_of_processes_takes_messages_by_socket_and_http(tmp_path: Path) -> None:
-    options = ["--validators", "1", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*COMMAND, "devnet", *options], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stderr is not None
-        assert "devnet ready" in process.stderr.readline()
-        address = process.stderr.readline().split()[-1]
-        with Client.connect(data=tmp_path / "data") as client:
-            taken = httpx.post(
-                f"{address}/api/v1/messages",
-                content=a_message("in processes"),
-                headers={"Content-Type": "application/octet-stream"},
-            )
-            assert client.wait_for(taken.json()["message_id"], "final", timeout_s=WITHIN_S).is_reached
-            # Unfinished heads, more than there are places for them, keep nobody out.
-            figure, faults = half_requests_to_intake(address, process.pid, 150)
-            assert not faults, f"{faults}\n{figure}"
-            sent = client.send(a_message("in processes", 51))
-            assert client.wait_for(str(sent.message_id), "final", timeout_s=WITHIN_S).is_reached
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
-    finally:
-        process.kill()
-        process.communicate()
+    with (
+        devnet_process(tmp_path / "data", "--validators", "1") as devnet,
+        Client.connect(data=devnet.data) as client,
+    ):
+        taken = httpx.post(
+            f"{devnet.http}/api/v1/messages",
+            content=a_message("in processes"),
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        assert client.wait_for(taken.json()["message_id"], "final", timeout_s=WITHIN_S).is_reached
+        # Unfinished heads, more than there are places for them, keep nobody out.
+        figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, 150)
+        assert not faults, f"{faults}\n{figure}"
+        # A submitter that floods the intake with costly messages gets its share, and others theirs.
+        figure, faults = asyncio.run(costly_messages(devnet.http, devnet.data, 60))
+        assert not faults, f"{faults}\n{figure}"
+        sent = client.send(a_message("in processes", 51))
+        assert client.wait_for(str(sent.message_id), "final", timeout_s=WITHIN_S).is_reached
 
 
 # What the page shows

@@ -1,16 +1,28 @@
-"""Strangers at every listener at full count: connections that prove nothing, or exchange nothing, with honest ones beside them."""
+"""Strangers at every listener at full count: connections that prove nothing, or exchange nothing, with honest ones beside them; and one submitter that floods."""
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from rigs.results import Result, result_of
+from tests.hostile.devnet_process import devnet_process
 from tests.hostile.storms import Figure
-from tests.hostile.strangers import half_requests_to_dashboard, idle_peers, silent_peers, silent_readers
+from tests.hostile.strangers import (
+    half_requests_to_dashboard,
+    half_requests_to_intake,
+    idle_peers,
+    silent_peers,
+    silent_readers,
+)
+from tests.hostile.submitters import BACKLOG_S_MAX, costly_messages
 from tests.soak.runs import Run
 
 STRANGERS = 512
 """32 addresses with 16 connections each."""
+COSTLY = 1_500
 SIEGES: tuple[tuple[str, Callable[[int], tuple[Figure, list[str]]]], ...] = (
     ("connections to a DMQ node that send nothing", silent_peers),
     ("peers of a DMQ node that keep alive and exchange nothing", idle_peers),
@@ -24,3 +36,12 @@ def strangers(run: Run) -> Iterator[Result]:
         run.say(f"{STRANGERS} {name}")
         figure, faults = siege(STRANGERS)
         yield result_of(figure, f"tests/hostile/strangers.py: {name}", faults)
+    run.say(f"{STRANGERS} unfinished heads, and {COSTLY} costly messages of one submitter, at a full node")
+    with tempfile.TemporaryDirectory() as name, devnet_process(Path(name) / "data") as devnet:
+        figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, STRANGERS)
+        yield result_of(figure, "tests/hostile/strangers.py: unfinished heads at the HTTP intake", faults)
+        figure, faults = asyncio.run(costly_messages(devnet.http, devnet.data, COSTLY))
+        slowest = max(float(str(figure[name])) for name in ("longest_s", "after_s"))
+        if slowest > BACKLOG_S_MAX:
+            faults.append(f"an honest message took {slowest} s, at most {BACKLOG_S_MAX} are allowed")
+        yield result_of(figure, "tests/hostile/submitters.py: costly messages of one submitter", faults)

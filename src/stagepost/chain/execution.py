@@ -99,6 +99,14 @@ class Execution:
         self._count += 1
         return None
 
+    @property
+    def fullness(self) -> float:
+        """Return the part of a block's limits that the executed messages take, by the limit that they reach first."""
+        limits = self._configuration.limits
+        return max(
+            self.weight / limits.weight_max, self._bytes / limits.bytes_max, self._count / limits.messages_max
+        )
+
     def finished(self) -> ShardState:
         """Return the state after the block; the caller adds the id of the block."""
         start = self._start

@@ -31,6 +31,7 @@ from stagepost.remp.ledger import (
     CandidateLost,
     CandidateRefused,
     CollatedBlock,
+    DryRun,
     FinalBlock,
     LedgerEvent,
     LedgerSession,
@@ -73,16 +74,15 @@ class EmbeddedLedger:
     def parse(self, data: bytes) -> ParsedMessage:
         return read_message(data, takes_cells=self.master.configuration.takes_cells).parsed
 
-    def dry_run(self, message: ExternalMessage, now_ms: int) -> str | None:
+    def dry_run(self, message: ExternalMessage, now_ms: int) -> DryRun:
         chain = self._chain_for(message.workchain, message.account)
         if chain is None:
-            return f"there is no account {message.workchain}:{message.account.hex()}"
+            return DryRun(f"there is no account {message.workchain}:{message.account.hex()}")
         try:
             read = read_message(message.body, takes_cells=chain.configuration.takes_cells)
         except DecodeError as error:
-            return error.text
-        fault = dry_run(chain.top, chain.configuration, self.following.view, read, now_ms)
-        return None if fault is None else fault.text
+            return DryRun(error.text)
+        return dry_run(chain.top, chain.configuration, self.following.view, read, now_ms)
 
     def holds(self, message: ExternalMessage) -> bool:
         account = self.account(message.workchain, message.account)

@@ -17,7 +17,7 @@ from stagepost.chain.messages import read_message
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.errors import DecodeError
-from stagepost.remp.ledger import CollatedBlock
+from stagepost.remp.ledger import CollatedBlock, DryRun
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, Report, SkippedMessage
 from stagepost.remp.shard import BlockId
@@ -142,10 +142,12 @@ def check_block(
 
 def dry_run(
     state: ShardState, configuration: Configuration, view: MasterView, message: ReadMessage, now_ms: int
-) -> DeclinedCandidate | None:
-    """Return why a block with this message alone would be declined; None if it would not."""
+) -> DryRun:
+    """Execute a block with this message alone."""
     time_ms = max(now_ms, state.time_ms + 1, view.time_ms)
-    return Execution(state, configuration, view, time_ms).take(message)
+    execution = Execution(state, configuration, view, time_ms)
+    fault = execution.take(message)
+    return DryRun(fault.text) if fault is not None else DryRun(None, execution.fullness)
 
 
 def _applied(

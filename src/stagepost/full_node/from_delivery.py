@@ -83,7 +83,7 @@ class DeliveryIntake:
         """
         try:
             data = stamped_draft(message.data, message.created_ms)
-            return self._full_node.submit(data, earlier)
+            return self._full_node.submit(data, earlier, f"sender:{message.sender}")
         except DecodeError as error:
             raise Reject(NackReason.INVALID, error.text) from error
         except StagepostError as error:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 GROUP = "full-node"
 ID_BYTES = 32
+TOPIC_SUBMITTER = "topic"
+"""Submitter that is charged for what comes from the topic: all its writers together."""
 AGAIN_S = 0.5
 """Seconds to the next try when the full node is not ready, has too much to do, or cannot write."""
 
@@ -117,7 +119,7 @@ class MessageIntake:
             return None
         earlier = EarlierIds(read.headers.get("dmq_id"), read.headers.get("delivery_id"))
         try:
-            message_id = self._full_node.submit(read.value, earlier)
+            message_id = self._full_node.submit(read.value, earlier, TOPIC_SUBMITTER)
         except DecodeError as error:
             self.refused += 1
             self._full_node.reject(key_id, error.text, earlier)

@@ -24,6 +24,7 @@ from stagepost.full_node.message_record import MessageRecord, RecordEvent, Recor
 from stagepost.full_node.network import NetworkMember
 from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
+from stagepost.full_node.submitter_shares import SubmitterShares
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
@@ -112,6 +113,7 @@ class FullNode:
         self.known_sets = known_sets
         self.sets = known_sets.sets
         self.sending = StagedSending(random, options)
+        self.shares = SubmitterShares()
         self.public_key = ed25519.public_key(seed)
         self.source_id = key_id(self.public_key)
         self.on_submitted: Callable[[bytes, Shard | None], None] = lambda message_id, shard: None
@@ -195,12 +197,13 @@ class FullNode:
 
     # Messages
 
-    def submit(self, data: bytes, earlier: EarlierIds | None = None) -> bytes:
+    def submit(self, data: bytes, earlier: EarlierIds | None = None, submitter: str = "") -> bytes:
         """Take a message as `receive` does; return the id under which its statuses come."""
-        return self.receive(data, earlier).message_id
+        return self.receive(data, earlier, submitter).message_id
 
-    def receive(self, data: bytes, earlier: EarlierIds | None = None) -> Submission:
-        """Send the message in `data` to validators, or refuse it by a status.
+    def receive(self, data: bytes, earlier: EarlierIds | None = None, submitter: str = "") -> Submission:
+        """Send the message in `data` to validators, or refuse it by a status. `submitter` is charged for the message until
+        the message has an end; `StagepostError` with `QUEUE_FULL` if `submitter` has its share.
 
         `DecodeError` if the bytes are not a message; `StagepostError` if the message is in processing, in a block or final
         already: the first caller hears of its statuses. If nobody has heard of its end, the end is published now, or when
@@ -218,7 +221,11 @@ class FullNode:
             raise _known_already(message_id, "is final already")
         reason = None
         if not record.is_in_process:
-            reason = self._ledger.dry_run(message, self.now_ms)
+            self.shares.check(submitter)
+            trial = self._ledger.dry_run(message, self.now_ms)
+            reason = trial.refused
+            if reason is None:
+                self.shares.take(submitter, message_id, trial.blocks)
         if reason is None:
             self._send(message, earlier)  # which raises if the message is in processing
             self._expect(parsed)
@@ -259,13 +266,18 @@ class FullNode:
         message_id = message.message_id
         session = self._session_for(message.workchain, message.account)
         self.on_submitted(message_id, None if session is None else session.shard)
-        effects = self.sending.begin(
-            message_id,
-            () if session is None else member_ids(session.facts),
-            self._coming(message.workchain, message.account),
-            self._ledger.master_session().master_catchain_seqno,
-            self._clock.mono_s(),
-        )
+        try:
+            effects = self.sending.begin(
+                message_id,
+                () if session is None else member_ids(session.facts),
+                self._coming(message.workchain, message.account),
+                self._ledger.master_session().master_catchain_seqno,
+                self._clock.mono_s(),
+            )
+        except StagepostError:
+            if message_id not in self.sending:
+                self.shares.give_back(message_id)
+            raise
         self.counters.messages += 1
         sent = RempMessage(message.body, message_id, self.now_ms)
         signature = ed25519.sign(self._seed, sent.signed_bytes(self.source_id), public_key=self.public_key)
@@ -334,6 +346,7 @@ class FullNode:
 
     def _end_life(self, message_id: bytes) -> None:
         """Expect nothing more of a message; a final one is still remembered."""
+        self.shares.give_back(message_id)
         record = self._records.get(message_id)
         if record is not None:
             self._publish_waiting(record)
@@ -391,6 +404,9 @@ class FullNode:
             return
         self.counters.receipts += 1
         effects = self.sending.receipt_came(receipt, self._clock.mono_s())
+        history = self.sending.get(receipt.message_id)
+        if history is not None and history.is_over:
+            self.shares.give_back(receipt.message_id)
         record = self._records.get(receipt.message_id)
         if record is not None and record.state is RecordState.SENDING:
             # SentToValidators comes first on the topic; the limit for each source bounds how many wait.
@@ -534,6 +550,7 @@ class FullNode:
         record = self._records.setdefault(message_id, MessageRecord())
         if record.is_final:
             return
+        self.shares.give_back(message_id)
         is_submitted = record.state is not RecordState.UNSENT
         if is_submitted:
             # SentToValidators, if it is still owed, comes before Finalized, and so do receipts that wait for it.

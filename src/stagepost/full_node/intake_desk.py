@@ -67,12 +67,12 @@ class IntakeDesk:
         async with self._reading:
             return await asyncio.to_thread(kept_proof_file, self._data, message_id)
 
-    def submit(self, data: bytes) -> AcceptedSubmission:
-        """Submit a message. `StagepostError` if the full node does not send it: the bytes are not a message, the account
+    def submit(self, data: bytes, submitter: str) -> AcceptedSubmission:
+        """Submit a message of `submitter`, who is charged for it. `StagepostError` if the full node does not send it: the bytes are not a message, the account
         refuses it, or the node is not ready; `StorageError` while the disk refuses. A message that the node knows already
         is accepted as well, and is not sent twice."""
         try:
-            submission = self._full_node.receive(data)
+            submission = self._full_node.receive(data, submitter=submitter)
         except StagepostError as error:
             if error.code is ErrorCode.MSG_DUPLICATE and error.message_id is not None:
                 return AcceptedSubmission(error.message_id, is_new=False)

@@ -56,6 +56,8 @@ from stagepost.remp.verdict.verdict import Verdict
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}
 SUBMIT_TIMEOUT_S = 30.0
+FULL_AGAIN_S = 0.2
+"""Seconds between two tries while the submitter has its share in processing."""
 
 
 class AcceptedSubmission(msgspec.Struct, frozen=True):
@@ -316,15 +318,24 @@ class ExternalMessages:
         await (await self._address.open()).close()
 
     async def submit(self, message: bytes, timeout_s: float) -> AcceptedSubmission:
-        """Submit a message. `RefusedByFullNode` if the node does not send it; `ProtocolTimeout` without an answer in time."""
+        """Submit a message; while the submitter has its share in processing, submit it again and again.
+
+        `RefusedByFullNode` if the node does not send it; `ProtocolTimeout` without an answer in time."""
+        outcome: AcceptedSubmission | SubmissionRefusal | None = None
         try:
-            async with asyncio.timeout(timeout_s), self._turn:
-                outcome = await self._submit(message)
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    async with self._turn:
+                        outcome = await self._submit(message)
+                    if not isinstance(outcome, SubmissionRefusal) or outcome.code is not ErrorCode.QUEUE_FULL:
+                        break
+                    await asyncio.sleep(FULL_AGAIN_S)
         except TimeoutError:
-            raise ProtocolTimeout(
-                f"the full node at {self._address.socket_path} did not answer within {timeout_s:g} s",
-                advice="submit the message again: the full node takes the same message only once",
-            ) from None
+            if outcome is None:
+                raise ProtocolTimeout(
+                    f"the full node at {self._address.socket_path} did not answer within {timeout_s:g} s",
+                    advice="submit the message again: the full node takes the same message only once",
+                ) from None
         if isinstance(outcome, SubmissionRefusal):
             raise RefusedByFullNode(
                 outcome.text, code=outcome.code, advice=outcome.advice, message_id=outcome.message_id

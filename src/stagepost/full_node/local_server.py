@@ -82,6 +82,7 @@ class LocalIntake:
     async def _answer(self, bearer: Bearer, talk: Conversation) -> None:
         """Answer until the program is done. A message stays followed until the program follows another one, so that the
         topic is not read twice."""
+        submitter = f"uid:{bearer.peer_user_id}"
         async with AsyncExitStack() as at_end:
             followed: FollowedMessage | None = None
             letting_go = AsyncExitStack()
@@ -89,7 +90,7 @@ class LocalIntake:
             while not talk.is_over:
                 match await talk.receive_any():
                     case SubmitExternalMessage(message):
-                        await talk.send(self._taken(message))
+                        await talk.send(self._taken(message, submitter))
                     case FollowMessage() as question:
                         try:
                             if followed is None or followed.message_id != question.message_id:
@@ -107,9 +108,9 @@ class LocalIntake:
                         await talk.release()
             bearer.close()
 
-    def _taken(self, message: bytes) -> MessageTaken | MessageRefused:
+    def _taken(self, message: bytes, submitter: str) -> MessageTaken | MessageRefused:
         try:
-            taken = self._desk.submit(message)
+            taken = self._desk.submit(message, submitter)
         except StagepostError as error:
             return refusal(error, error.message_id)
         return MessageTaken(taken.message_id, int(taken.is_new))

@@ -27,6 +27,15 @@ class ParsedMessage(msgspec.Struct, frozen=True):
     expires_at_s: int | None = None
 
 
+class DryRun(msgspec.Struct, frozen=True):
+    """Outcome of a message that was executed for a trial. `refused`: why its account would refuse it; None if the account
+    would accept it. `blocks`: the part of a block that it fills, by weight, bytes or number.
+    """
+
+    refused: str | None
+    blocks: float = 0.0
+
+
 class LedgerSession(msgspec.Struct, frozen=True):
     """A subset of validators that works for one shard, or for the masterchain.
 
@@ -145,10 +154,8 @@ class Ledger(Protocol):
         """Read an external message; `DecodeError` if the bytes are not one."""
         ...
 
-    def dry_run(self, message: ExternalMessage, now_ms: int) -> str | None:
-        """Return why the account would refuse the message now, by the last final state; None if it would
-        accept it.
-        """
+    def dry_run(self, message: ExternalMessage, now_ms: int) -> DryRun:
+        """Execute the message upon the last final state, and keep nothing of it."""
         ...
 
     def holds(self, message: ExternalMessage) -> bool:

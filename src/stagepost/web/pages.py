@@ -28,7 +28,7 @@ from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix
 from stagepost.trace.view import receipt_view, trace_view
 from stagepost.trace.words import FILTERS, ago
 from stagepost.web.access.forms import read_form, require_own_form, require_right_to_act
-from stagepost.web.access.guard import Guard, RefusedRequest
+from stagepost.web.access.guard import BY_TOKEN, Guard, RefusedRequest
 from stagepost.web.access.problems import status_of
 from stagepost.web.access.security import COOKIE, SESSION_LIFE_S, Sessions
 from stagepost.web.api import require_delivery_id
@@ -88,7 +88,7 @@ def page(
     sources: Sources = request.app.state.sources
     sessions: Sessions = request.app.state.sessions
     session: str | None = request.scope.get("stagepost.session")
-    is_new = with_form and session is None and not request.scope.get("stagepost.by_token")
+    is_new = with_form and session is None and not request.scope.get(BY_TOKEN)
     if is_new:
         session = sessions.begin(may_act=False)
     now_ms = sources.now_ms()
@@ -302,7 +302,7 @@ def trace(request: Request, message_id: str) -> Response:
         "trace.html",
         **trace_view(found, sources.settings.data),
         hides_payload=sources.settings.token_hash is not None
-        and not request.scope.get("stagepost.by_token")
+        and not request.scope.get(BY_TOKEN)
         and not _may_act(request),
         is_followed=found.is_open or (found.proved is None and keeps_proofs(sources.settings.data)),
         command=f"stagepost trace {whole[:16]} --data {sources.settings.data}",

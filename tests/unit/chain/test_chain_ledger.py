@@ -62,12 +62,15 @@ def test_bytes_are_parsed_and_tried_before_anybody_else_sees_them() -> None:
     assert ledger.parse(fine.body).expires_at_s == now_ms // 1_000 + 60
     with pytest.raises(DecodeError):
         ledger.parse(b"nonsense")
-    assert ledger.dry_run(a_transfer(RICH, RICH, 5), now_ms) is None
-    assert ledger.dry_run(a_transfer(RICH, RICH, 6), now_ms) == "Contract rejected message with error code 37"
-    assert "no account" in str(ledger.dry_run(external(RICH, b"", workchain=7), now_ms))
-    assert "expired" in str(ledger.dry_run(external(RICH, b"", expires_at_s=1), now_ms))
+    assert ledger.dry_run(a_transfer(RICH, RICH, 5), now_ms).refused is None
+    assert (
+        ledger.dry_run(a_transfer(RICH, RICH, 6), now_ms).refused
+        == "Contract rejected message with error code 37"
+    )
+    assert "no account" in str(ledger.dry_run(external(RICH, b"", workchain=7), now_ms).refused)
+    assert "expired" in str(ledger.dry_run(external(RICH, b"", expires_at_s=1), now_ms).refused)
     forged = ExternalMessage(bytes(32), bytes(32), 0, RICH, b"nonsense")
-    assert "TL" in str(ledger.dry_run(forged, now_ms))
+    assert "TL" in str(ledger.dry_run(forged, now_ms).refused)
 
 
 def test_a_message_is_told_of_from_candidate_to_masterchain() -> None:

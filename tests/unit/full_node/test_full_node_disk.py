@@ -76,7 +76,7 @@ async def a_run(tmp_path: Path, *, is_sick: bool) -> list[tuple[str, str, str]]:
     assert told == [(one, kind) for one, source, kind in found if source == desk.node.source_id.hex()]
     assert [Receipt.from_json(one.value or b"").kind.name for one in written] == [kind for *_, kind in found]
     assert {one.hex() for one in settled} == {message_id for message_id, *_ in found}
-    assert seat.submit(primes(50)).is_new, "without a restart"
+    assert seat.submit(primes(50), "uid:1").is_new, "without a restart"
     await desk.stop()
     return found
 
@@ -85,7 +85,7 @@ async def refuses_everything(desk: Desk, seat: IntakeDesk) -> None:
     sent = len(desk.sent)
     for data in (primes(49), primes(10), b"no message"):
         with pytest.raises(StagepostError) as refused:
-            seat.submit(data)
+            seat.submit(data, "uid:1")
         assert refused.value.code is ErrorCode.STORAGE_UNAVAILABLE
         assert "no space left" in refused.value.text
     identifier = delivery_id(b"s" * 32, "t", bytes(16), primes(49)).hex()

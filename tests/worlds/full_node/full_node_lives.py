@@ -145,7 +145,7 @@ class FullNodeLives:
 
     def came(self, body: bytes) -> None:
         message = self.chain.ledger.parse(body).message
-        if self.chain.ledger.dry_run(message, self.chain.now_ms) is None:
+        if self.chain.ledger.dry_run(message, self.chain.now_ms).refused is None:
             self.pool[message.message_id] = message
 
     @property

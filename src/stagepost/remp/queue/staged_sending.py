@@ -125,6 +125,11 @@ class SendingHistory:
         self.reported = False
 
     @property
+    def is_over(self) -> bool:
+        """Return whether the message has an end, as far as the node and all members of the session say."""
+        return self.dies_at is not None
+
+    @property
     def is_with_enough(self) -> bool:
         """Return whether more than a third of the session at work has answered: at least one honest member has the
         message, and passes it to the others.

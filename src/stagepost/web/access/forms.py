@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stagepost.errors import ErrorCode
 from stagepost.ground.files.audit import record_action
-from stagepost.web.access.guard import RefusedRequest
+from stagepost.web.access.guard import BY_TOKEN, RefusedRequest
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -37,7 +37,7 @@ async def require_right_to_act(request: Request) -> dict[str, str]:
     impossible."""
     form = await require_own_form(request)
     scope = request.scope
-    by_token = bool(scope.get("stagepost.by_token"))
+    by_token = bool(scope.get(BY_TOKEN))
     if by_token or request.app.state.sessions.may_act(scope.get("stagepost.session")):
         address = request.client.host if request.client else "unknown address"
         named = form.get("delivery_id") or request.query_params.get("delivery_id") or ""
@@ -59,7 +59,7 @@ async def require_right_to_act(request: Request) -> dict[str, str]:
 async def require_own_form(request: Request) -> dict[str, str]:
     """Return the form if our own page sent it; raise `RefusedRequest` with 403 otherwise."""
     form = await read_form(request)
-    if request.scope.get("stagepost.by_token"):
+    if request.scope.get(BY_TOKEN):
         return form
     origin = request.headers.get("origin")
     is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")

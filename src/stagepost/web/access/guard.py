@@ -25,6 +25,8 @@ BODY_WITHIN_S = 15.0
 OPEN_PATHS = frozenset({"/login", "/healthz"})
 OPEN_FOLDER = "/static/"
 LOOPBACK_NAMES = frozenset({LOOPBACK_HOST, "localhost", "[::1]", "::1"})
+BY_TOKEN = "stagepost.by_token"
+"""Key in the scope of a request that showed the token."""
 PLACE = "stagepost.place"
 """Key in the scope of a request of its connection's place (`stagepost.ground.net.admission.ConnectionPlace`), if the server counts places."""
 HSTS = "max-age=31536000"
@@ -93,7 +95,7 @@ class Guard:
         if place is None:
             return  # a server that counts no connections, as in tests
         session = scope["stagepost.session"]
-        is_known = bool(scope.get("stagepost.by_token")) or self._sessions.may_act(session)
+        is_known = bool(scope.get(BY_TOKEN)) or self._sessions.may_act(session)
         refusal = place.prove(is_known=is_known, worth=lambda: 1.0)
         if refusal is not None:
             raise RefusedRequest(
@@ -133,7 +135,7 @@ class Guard:
             and not self._sessions.may_act(known)
         ):
             self.check_token(shown.strip(), _address(scope))
-            scope["stagepost.by_token"] = True
+            scope[BY_TOKEN] = True
             return None
         if not self._settings.reads_need_token or self._sessions.may_act(known):
             return known

@@ -20,8 +20,10 @@ from starlette.requests import ClientDisconnect
 
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.local_client import AcceptedSubmission
+from stagepost.ground.net.admission import prefix_of
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.trace.reading import NotAMessageId
+from stagepost.web.access.guard import BY_TOKEN
 from stagepost.web.access.problems import problem_response
 
 PREFIX = "/api/v1"
@@ -34,7 +36,7 @@ ID_DIGITS = 64
 class FullNodeHandle(Protocol):
     """`stagepost.full_node.intake_desk.IntakeDesk` is one."""
 
-    def submit(self, data: bytes) -> AcceptedSubmission: ...
+    def submit(self, data: bytes, submitter: str) -> AcceptedSubmission: ...
 
     async def row(self, message_id: bytes) -> dict[str, Any]: ...
 
@@ -57,7 +59,7 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
             return Response(status_code=HTTPStatus.BAD_REQUEST.value)  # nobody reads it
         except StagepostError as error:
             return problem_response(error)
-        return _handed_in(full_node, data)
+        return _handed_in(full_node, data, _submitter(request))
 
     async def row(message_id: str) -> Response:
         try:
@@ -97,7 +99,10 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
             413: {"description": "larger than any message", "content": problem},
             415: {"description": f"not {MEDIA_TYPE}", "content": problem},
             422: {"description": "the full node does not pass it on", "content": problem},
-            429: {"description": "too many messages are in processing", "content": problem},
+            429: {
+                "description": "the submitter has its share of messages in processing, or the node has too many",
+                "content": problem,
+            },
             503: {"description": "the full node is not ready, or its disk refuses", "content": problem},
         },
     )
@@ -126,9 +131,16 @@ def intake_router(full_node: FullNodeHandle) -> APIRouter:
     return router
 
 
-def _handed_in(full_node: FullNodeHandle, data: bytes) -> Response:
+def _submitter(request: Request) -> str:
+    """Return who is charged: the holder of the token, or else the prefix of the address."""
+    if request.scope.get(BY_TOKEN):
+        return "token"
+    return f"address:{prefix_of('' if request.client is None else request.client.host)}"
+
+
+def _handed_in(full_node: FullNodeHandle, data: bytes, submitter: str) -> Response:
     try:
-        taken = full_node.submit(data)
+        taken = full_node.submit(data, submitter)
     except StagepostError as error:
         # What was asked for in good form, and cannot be, is the message's own fault.
         is_refused = error.code in (ErrorCode.PROTOCOL_REQUEST, ErrorCode.CONFIG_INVALID)
