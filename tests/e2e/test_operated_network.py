@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -37,13 +38,17 @@ def test_nothing_starts_with_files_that_are_wrong(tmp_path: Path) -> None:
             *("network", "join", "validator-1", "--network", file, "--genesis", network.genesis), code=2
         )
         assert "genesis" in refused.stderr
+        start = ("node", "validator", "--key", tmp_path / "validator-1" / "member.skey", "--network", file)
+        start = (*start, "--data", network.data("validator-1"), "--genesis", network.genesis)
+        refused = network.command(*start, code=2)
+        assert f"has the hash {sha256(other).hexdigest()}, not {network.genesis}" in refused.stderr
+        assert not network.data("validator-1").exists()
 
         # A key that is in twice.
         twice = [*good["members"], {**good["members"][0], "name": "again"}]
         file.write_text(json.dumps({**good, "members": twice}))
-        start = ("node", "validator", "--network", file, "--key", tmp_path / "validator-1" / "member.skey")
-        refused = network.command(*start, "--data", network.data("validator-1"), code=2)
-        assert "every member has a key of its own" in refused.stderr
+        refused = network.command(*start, code=2)
+        assert f"{good['members'][0]['public_key']} is that of validator-1 and of again" in refused.stderr
         assert not network.data("validator-1").exists()
 
         # A card that was changed on its way.

@@ -118,6 +118,11 @@ def _with_members(command: F, section: str) -> F:
             type=file,
             help="network.json: keys and addresses of all members, and the first block.",
         ),
+        click.option(
+            "--genesis",
+            metavar="HASH",
+            help="Hash of the genesis that the operators agreed on; a network file with another one is refused.",
+        ),
         click.option("--key", metavar="FILE", type=file, help="Ed25519 signing key of this node."),
         click.option("--data", metavar="DIR", type=file, help="Data folder of this node."),
         duration_option(
@@ -184,6 +189,7 @@ def _with_members(command: F, section: str) -> F:
 def validator(
     context: click.Context,
     network: Path,
+    genesis: str | None,
     key: Path,
     data: Path,
     timeout_s: float,
@@ -210,6 +216,7 @@ def validator(
         network,
         key,
         data,
+        genesis=genesis,
         shards=shards,
         message_timeout_s=timeout_s,
         log_level=log_level.upper(),
@@ -267,6 +274,7 @@ def validator(
 def full(
     context: click.Context,
     network: Path,
+    genesis: str | None,
     key: Path,
     data: Path,
     timeout_s: float,
@@ -314,6 +322,7 @@ def full(
         network,
         key,
         data,
+        genesis=genesis,
         message_timeout_s=timeout_s,
         log_level=log_level.upper(),
         dmq=dmq_access,

@@ -211,6 +211,7 @@ def _member(section: str, name: str) -> tuple[Setting, ...]:
     """Return the settings that validators and full nodes share; the options of `node NAME` override them."""
     return (
         Setting(section, "network", _PATH, ABSENT, f"network file of `node {name}`: keys and addresses of all members, and the first block", example="network.json", is_path=True),
+        Setting(section, "genesis", text("64 hexadecimal digits", 64), ABSENT, "hash of the genesis that the operators agreed on; a network file with another one is refused", example="00" * 32),
         Setting(section, "key", _PATH, ABSENT, "Ed25519 signing key of the node, mode 600", example="member.skey", is_path=True),
         Setting(section, "data_dir", _PATH, ABSENT, "data folder of the node", example="data", is_path=True),
         Setting(section, "metrics_port", _port_or_off(), 0, 'port of metrics, health and status on 127.0.0.1; 0 takes a free port, "off" serves none'),

@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from stagepost.chain.configuration import fault_in
 from stagepost.chain.genesis import Genesis
 from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
 from stagepost.ground.files.small_files import read_small_file, replace_file
@@ -27,6 +30,7 @@ MEMBERS_EVERY_S = 1.0
 
 NETWORK_BYTES_MAX = 64 * 1024 * 1024
 FILE_MODE = 0o644
+HEX_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class NetworkMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,16 +134,62 @@ class WatchedNetworkFile:
             return -1
 
 
-def load_network(path: Path) -> RempNetwork:
-    """Read the network file at `path`; `ConfigFaults` names what is wrong in it."""
+def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
+    """Return where two members share a name, a key or an address, each of which one member has alone."""
+    faults = []
+    seen: dict[tuple[str, str], str] = {}
+    for member in members:
+        address = f"{member.host}:{member.port}"
+        for entry in (("name", member.name), ("public_key", member.public_key), ("address", address)):
+            if entry in seen:
+                faults.append(
+                    FileFault(entry[0], f"{entry[1]} is that of {seen[entry]} and of {member.name}")
+                )
+            seen.setdefault(entry, member.name)
+    return faults
+
+
+def load_network(path: Path, genesis: str | None = None) -> RempNetwork:
+    """Read the network file at `path`; `ConfigFaults` names everything that is wrong in it. `genesis` is the hash, in
+    hexadecimal digits, of the genesis that the operators agreed on; None takes any.
+    """
     content, _ = read_small_file(path, NETWORK_BYTES_MAX, "a network file")
     try:
         network = decode_foreign(content, RempNetwork)
-        if any(len(key) != 32 for key in network.public_keys):
-            raise ValueError("a public key has 64 hexadecimal digits")
-        if len(set(network.public_keys)) < len(network.members):
-            raise ValueError("every member has a key of its own")
-        network.chain  # noqa: B018  # decoded now, so that its faults are reported now
-    except (msgspec.MsgspecError, ValueError, DecodeError) as error:
+    except msgspec.MsgspecError as error:
         raise ConfigFaults({str(path): [FileFault("the whole file", str(error))]}) from error
+    faults = [
+        FileFault(member.name, "its public_key is not 64 lower-case hexadecimal digits")
+        for member in network.members
+        if HEX_KEY.fullmatch(member.public_key) is None
+    ]
+    faults += [*faults_among(network.members), *_faults_in_genesis(network, genesis, has_keys=not faults)]
+    if faults:
+        raise ConfigFaults({str(path): faults})
     return network
+
+
+def _faults_in_genesis(network: RempNetwork, agreed: str | None, *, has_keys: bool) -> list[FileFault]:
+    """Return why no node of this file can begin with its genesis. The keys of members are compared if they are keys."""
+    try:
+        genesis = network.chain
+    except (DecodeError, ValueError) as error:
+        return [FileFault("genesis", str(error))]
+    faults = []
+    if agreed is not None and genesis.hash.hex() != agreed.lower():
+        faults.append(
+            FileFault(
+                "genesis",
+                f"has the hash {genesis.hash.hex()}, not {agreed.lower()}: get the file anew from its maker",
+            )
+        )
+    fault = fault_in(genesis.configuration)
+    if fault is not None:
+        faults.append(FileFault("genesis", fault))
+    known = {member.key for member in network.validators} if has_keys else set()
+    faults += [
+        FileFault("genesis", f"validator {one.public_key.hex()} is not among the validators in members")
+        for one in genesis.configuration.current.validators
+        if has_keys and one.public_key not in known
+    ]
+    return faults

@@ -49,6 +49,7 @@ def run_full_node(
     *,
     message_timeout_s: float,
     log_level: str,
+    genesis: str | None = None,
     dmq: DmqAccess | None = None,
     beside: Callable[[RunningFullNode], AbstractAsyncContextManager[object]] | None = None,
     metrics_port: int | None = None,
@@ -56,10 +57,11 @@ def run_full_node(
     kafka: KafkaSettings | None = None,
     chain_keep_s: float | None = None,
 ) -> int:
-    """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address.
+    """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address. `genesis`: hash
+    that the network file must have; None takes any.
     `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
-    described, seed = load_network(network), seed_of(key)
+    described, seed = load_network(network, genesis), seed_of(key)
 
     async def start() -> ClosableNode:
         timeout_ms = int(message_timeout_s * 1_000)

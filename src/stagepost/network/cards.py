@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from stagepost.errors import ConfigFaults, FileFault
-from stagepost.full_node.network import NetworkMember
+from stagepost.full_node.network import HEX_KEY, NetworkMember
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -23,7 +22,6 @@ CARD_VERSION = 1
 CARD_BYTES_MAX = 4_096
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 HOST = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
-HEX_KEY = re.compile(r"[0-9a-f]{64}")
 HEX_SIGNATURE = re.compile(r"[0-9a-f]{128}")
 PORT_MAX = 65_535
 
@@ -97,21 +95,6 @@ def faults_in_card(card: MemberCard) -> list[FileFault]:
                 "signature", "is not that of public_key: the card was changed, or made by somebody else"
             )
         )
-    return faults
-
-
-def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
-    """Return where two members share a name, a key or an address, each of which one member has alone."""
-    faults = []
-    seen: dict[tuple[str, str], str] = {}
-    for member in members:
-        address = f"{member.host}:{member.port}"
-        for entry in (("name", member.name), ("public_key", member.public_key), ("address", address)):
-            if entry in seen:
-                faults.append(
-                    FileFault(entry[0], f"{entry[1]} is that of {seen[entry]} and of {member.name}")
-                )
-            seen.setdefault(entry, member.name)
     return faults
 
 

@@ -11,11 +11,12 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.chain.agreement.votes import quorum
-from stagepost.chain.configuration import Configuration, ValidatorSet, fault_in_change
-from stagepost.errors import ConfigFaults, DecodeError, FileFault
-from stagepost.full_node.network import NetworkMember, RempNetwork
+from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet, fault_in_change
+from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
+from stagepost.full_node.network import NetworkMember, RempNetwork, faults_among
 from stagepost.ground.crypto import ed25519
-from stagepost.network.cards import HEX_SIGNATURE, MemberCard, faults_among, faults_in_card, signed_form
+from stagepost.ground.wire.tl import key_id
+from stagepost.network.cards import HEX_SIGNATURE, MemberCard, faults_in_card, signed_form
 from stagepost.network.founding import SET_LIFETIME_MS, set_of, shard_session_size
 
 PROPOSAL_VERSION = 1
@@ -153,15 +154,27 @@ def faults_in_proposal(
     faults += faults_in_cards(proposal)
     if not faults:
         faults += faults_among(joined(network, proposal).members)
-    faults += _faults_in_signature(proposal.proposer, proposal.signature, proposal.signed_bytes, network)
-    try:
-        configuration = proposal.proposed
-    except (DecodeError, ValueError) as error:
-        return [*faults, FileFault("configuration", f"cannot be read: {error}")]
+    faults += faults_in_proposer(proposal, network)
+    configuration = _proposed_in(proposal, faults)
+    if configuration is None:
+        return faults
     fault = fault_in_change(base, configuration)
     if fault is not None:
         faults.append(FileFault("configuration", fault))
     return faults + _faults_in_next_set(proposal, configuration, network, base)
+
+
+def _proposed_in(proposal: ChangeProposal, faults: list[FileFault]) -> Configuration | None:
+    try:
+        return proposal.proposed
+    except (DecodeError, ValueError) as error:
+        faults.append(FileFault("configuration", f"cannot be read: {error}"))
+        return None
+
+
+def faults_in_proposer(proposal: ChangeProposal, network: RempNetwork) -> list[FileFault]:
+    """Return why no member of the network made this proposal."""
+    return _faults_in_signature(proposal.proposer, proposal.signature, proposal.signed_bytes, network)
 
 
 def faults_in_cards(proposal: ChangeProposal) -> list[FileFault]:
@@ -188,6 +201,15 @@ def _faults_in_next_set(
         FileFault("next set", f"key {key.hex()} is not that of a validator with a card")
         for key in sorted(following - known)
     ]
+    faults += [
+        FileFault("next set", f"validator {one.public_key.hex()} does not have the weight and id of its key")
+        for one in configuration.next.validators
+        if one != ChainValidator(one.public_key, key_id(one.public_key))
+    ]
+    begins_ms, ends_ms = configuration.next.from_ms, configuration.next.until_ms
+    if begins_ms >= base.current.until_ms or ends_ms > begins_ms + SET_LIFETIME_MS:
+        text = "begins after the end of the present one, or serves for longer than ten years"
+        faults.append(FileFault("next set", text))
     needed = quorum(len(present))
     if len(present & following) < needed:
         text = f"keeps {len(present & following)} of {len(present)} validators; {needed} must stay: change it in steps"
@@ -197,7 +219,7 @@ def _faults_in_next_set(
 
 def faults_in_reach(proposal: ChangeProposal, network: RempNetwork) -> list[FileFault]:
     """Return the validators of the proposed set that this network file has no address of: a node that votes for them could
-    not reach them.
+    not reach them. The proposal has no other fault.
     """
     following = proposal.proposed.next
     known = set(network.public_keys)
@@ -213,11 +235,33 @@ def faults_in_reach(proposal: ChangeProposal, network: RempNetwork) -> list[File
     ]
 
 
+def settings_changed(base: Configuration, after: Configuration) -> dict[str, str]:
+    """Return each setting that changes, by name, as "before -> after"; the validator sets are not settings."""
+    before, later = (_settings(one) for one in (base, after))
+    return {name: f"{before[name]} -> {later[name]}" for name in before if before[name] != later[name]}
+
+
+def _settings(configuration: Configuration) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in msgspec.structs.asdict(configuration).items():
+        if name in ("current", "next"):
+            continue
+        if isinstance(value, msgspec.Struct):
+            found |= {f"{name}.{inner}": one for inner, one in msgspec.structs.asdict(value).items()}
+        else:
+            found[name] = getattr(value, "name", value)
+    return found
+
+
 def approve(proposal: ChangeProposal, network: RempNetwork, seed: bytes) -> ChangeApproval:
     """Return the approval of the member with this secret; the caller has checked the proposal."""
-    approval = ChangeApproval(
-        proposal=proposal.hash, member=member_with(network, ed25519.public_key(seed)).name
-    )
+    member = member_with(network, ed25519.public_key(seed))
+    if not member.is_validator:
+        raise ConfigError(
+            f"{member.name} is a full node, and validators approve proposals",
+            advice="give the key of a validator with --key, and its data folder with --data",
+        )
+    approval = ChangeApproval(proposal=proposal.hash, member=member.name)
     return msgspec.structs.replace(approval, signature=ed25519.sign(seed, approval.signed_bytes).hex())
 
 

@@ -10,9 +10,9 @@ from stagepost.chain.agreement.votes import VALIDATORS_MAX
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet, fault_in
 from stagepost.chain.genesis import NAME_BYTES_MAX, Genesis
 from stagepost.errors import ConfigFaults, FileFault
-from stagepost.full_node.network import NetworkMember, RempNetwork
+from stagepost.full_node.network import NetworkMember, RempNetwork, faults_among
 from stagepost.ground.wire.tl import key_id
-from stagepost.network.cards import MemberCard, faults_among
+from stagepost.network.cards import MemberCard
 
 SET_LIFETIME_MS = 10 * 365 * 86_400_000
 """Milliseconds for which a validator set serves, unless another one follows it earlier."""

@@ -21,14 +21,16 @@ def run_validator(
     shards: int,
     message_timeout_s: float,
     log_level: str,
+    genesis: str | None = None,
     between: LinkLayer | None = None,
     metrics_port: int | None = None,
     metrics_at: TcpAddress | None = None,
 ) -> int:
-    """Run a validator; return the exit status. What cannot be started raises. `metrics_port` None: no status over HTTP.
+    """Run a validator; return the exit status. What cannot be started raises. `genesis`: hash that the network file must
+    have; None takes any. `metrics_port` None: no status over HTTP.
     `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
-    described, seed = load_network(network), seed_of(key)
+    described, seed = load_network(network, genesis), seed_of(key)
 
     async def start() -> ClosableNode:
         validator = await start_validator(

@@ -52,6 +52,7 @@ def test_a_validator_starts_from_its_section(started: Started, tmp_path: Path) -
     paths, named = started.given
     assert [Path(one).name for one in paths] == ["net.json", "k.skey", "d"]
     assert named == {
+        "genesis": None,
         "shards": 3,
         "message_timeout_s": 77.0,
         "log_level": "WARNING",

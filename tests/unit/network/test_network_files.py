@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stagepost.chain.configuration import Configuration
+from stagepost.chain.configuration import Configuration, Ordering
 from stagepost.chain.genesis import first_states
 from stagepost.errors import ConfigError, ConfigFaults, StorageError
 from stagepost.full_node.network import RempNetwork, load_network
+from stagepost.ground.crypto import ed25519
 from stagepost.network.approvals import (
     APPROVED_FOLDER,
     APPROVED_MAX,
@@ -31,6 +32,7 @@ from stagepost.network.changes import (
     faults_in_reach,
     joined,
     propose,
+    settings_changed,
 )
 from stagepost.network.founding import FoundingTerms, found_network, shard_session_size
 
@@ -222,6 +224,61 @@ def test_a_proposal_that_changes_the_set_in_force_is_refused() -> None:
     assert "the next set alone" in texts(faults_in_proposal(forged, network, base))
 
 
+def signed_anew(proposal: ChangeProposal, **change: object) -> ChangeProposal:
+    """Change a proposal and sign it, as a dishonest member would."""
+    bare = msgspec.structs.replace(proposal, signature="", **change)
+    return msgspec.structs.replace(bare, signature=ed25519.sign(seed_of("v1"), bare.signed_bytes).hex())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"from_ms": 2**62, "until_ms": 2**63 - 1}, "after the end of the present one"),
+        ({"until_ms": 2**63 - 1}, "longer than ten years"),
+        ({"weight": 2}, "does not have the weight and id of its key"),
+        ({"adnl": bytes(32)}, "does not have the weight and id of its key"),
+    ],
+)
+def test_a_signed_proposal_of_a_strange_set_is_refused(change: dict[str, object], said: str) -> None:
+    network = founded()
+    base = network.chain.configuration
+    proposal = added(network, "v5")
+    following = proposal.proposed.next
+    assert following is not None
+    if "from_ms" in change or "until_ms" in change:
+        following = msgspec.structs.replace(following, **change)
+    else:
+        first, *others = following.validators
+        following = msgspec.structs.replace(
+            following, validators=(msgspec.structs.replace(first, **change), *others)
+        )
+    strange = msgspec.structs.replace(proposal.proposed, next=following).encode().hex()
+    forged = signed_anew(proposal, configuration=strange)
+    assert said in texts(faults_in_proposal(forged, network, base))
+
+
+def test_every_setting_that_a_proposal_changes_is_named() -> None:
+    """Operators approve what they are shown, so a proposer must not be able to hide a change."""
+    network = founded()
+    base = network.chain.configuration
+    assert settings_changed(base, added(network, "v5").proposed) == {}
+    hidden = msgspec.structs.replace(
+        base,
+        skew_ms=60_000,
+        takes_cells=True,
+        must_expire=False,
+        limits=msgspec.structs.replace(base.limits, messages_max=1),
+        ordering=Ordering.HASH,
+    )
+    assert settings_changed(base, hidden) == {
+        "skew_ms": "5000 -> 60000",
+        "takes_cells": "False -> True",
+        "must_expire": "True -> False",
+        "limits.messages_max": "1000 -> 1",
+        "ordering": "QUEUE -> HASH",
+    }
+
+
 def test_members_that_take_a_name_key_or_address_of_others_are_refused() -> None:
     network = founded()
     for stolen in (
@@ -243,6 +300,8 @@ def test_a_stranger_proposes_and_approves_nothing() -> None:
         propose(network, network.chain.configuration, SetChange(from_ms=LATER_MS), seed_of("x"))
     with pytest.raises(ConfigError, match="not the key of a member"):
         approve(added(network, "v5"), network, seed_of("x"))
+    with pytest.raises(ConfigError, match="full is a full node"):
+        approve(added(network, "v5"), network, seed_of("full"))
 
 
 def test_a_change_of_nothing_is_refused() -> None:
@@ -255,12 +314,67 @@ def test_approvals_count_once_for_validators_in_force_and_for_their_proposal_alo
     network = founded()
     base = network.chain.configuration
     proposal, other = added(network, "v5"), added(network, "v6")
-    approvals = [approve(proposal, network, seed_of(name)) for name in ("v1", "v1", "v2", "full")]
+    approvals = [approve(proposal, network, seed_of(name)) for name in ("v1", "v1", "v2")]
     assert all(faults_in_approval(one, proposal, network) == [] for one in approvals)
     assert approving(approvals, network, base) == ["v1", "v2"]
     assert "another proposal" in texts(faults_in_approval(approvals[0], other, network))
     relabelled = ChangeApproval(proposal=proposal.hash, member="v3", signature=approvals[0].signature)
     assert "is not that of v3" in texts(faults_in_approval(relabelled, proposal, network))
+
+
+# Network file
+
+
+def test_a_genesis_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+    network = founded()
+    path = tmp_path / "network.json"
+    agreed = network.chain.hash.hex()
+    network.write(path)
+    assert load_network(path, agreed.upper()) == network
+    genesis = bytes.fromhex(network.genesis)
+    for place in range(len(genesis)):
+        changed = genesis[:place] + bytes([genesis[place] ^ 1]) + genesis[place + 1 :]
+        msgspec.structs.replace(network, genesis=changed.hex()).write(path)
+        with pytest.raises(ConfigFaults):
+            load_network(path, agreed)
+
+
+def test_a_network_file_names_all_its_faults(tmp_path: Path) -> None:
+    network = founded()
+    path = tmp_path / "network.json"
+    first, second, third, *others = network.members
+    members = (
+        first,
+        msgspec.structs.replace(second, name=first.name, public_key=first.public_key),
+        msgspec.structs.replace(third, host=first.host, port=first.port, public_key="AB" * 32),
+        *others,
+    )
+    genesis = bytearray.fromhex(network.genesis)
+    genesis[12] ^= 1
+    msgspec.structs.replace(network, members=members, genesis=genesis.hex()).write(path)
+    with pytest.raises(ConfigFaults) as refused:
+        load_network(path, network.chain.hash.hex())
+    assert [one.where for one in refused.value.faults[str(path)]] == [
+        *(third.name, "name", "public_key", "address", "genesis")
+    ]
+
+
+def test_a_genesis_of_other_validators_is_refused(tmp_path: Path) -> None:
+    network = founded()
+    path = tmp_path / "network.json"
+    msgspec.structs.replace(network, members=network.members[1:]).write(path)
+    with pytest.raises(ConfigFaults) as refused:
+        load_network(path)
+    [fault] = refused.value.faults[str(path)]
+    assert network.members[0].public_key in fault.text
+
+
+@pytest.mark.parametrize("genesis", ["", "zz", "00", "00" * 100])
+def test_bytes_that_are_no_genesis_are_refused(tmp_path: Path, genesis: str) -> None:
+    path = tmp_path / "network.json"
+    msgspec.structs.replace(founded(), genesis=genesis).write(path)
+    with pytest.raises(ConfigFaults, match="genesis"):
+        load_network(path)
 
 
 # Approved proposals in a data folder

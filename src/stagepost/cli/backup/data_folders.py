@@ -15,8 +15,6 @@ from pathlib import Path
 from stagepost import __version__
 from stagepost.chain.node import block_archive
 from stagepost.chain.node import store as chain_store
-from stagepost.chain.node.block_archive import ARCHIVE_FILE
-from stagepost.chain.node.block_archive import LAYOUT as ARCHIVE_LAYOUT
 from stagepost.chain.node.own_memory import MEMORY_FILE
 from stagepost.delivery.stores import inbox_rules, outbox_rules
 from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
@@ -102,7 +100,6 @@ _ARCHIVE = DeclaredStore(
     block_archive.WHAT,
 )
 """Copied after the store of the chain: blocks are in the archive before that store lets go of them."""
-_ARCHIVE = DeclaredStore(f"{CHAIN_FOLDER}/{ARCHIVE_FILE}", (), ARCHIVE_LAYOUT, "archive of the chain")
 _SESSIONS = _store(
     f"{SESSIONS_FOLDER}/{session_store.STORE_FILE}", session_store.TABLES, "store of sessions", begins=_BEGINS
 )

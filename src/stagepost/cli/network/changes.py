@@ -152,7 +152,7 @@ def approve(proposal: Path, network: Path, key: Path, data: Path, out: Path | No
 
     described, found = load_network(network), _load_proposal(proposal)
     base, _ = in_force(described, data)
-    faults = faults_in_proposal(found, described, base) + faults_in_reach(found, described)
+    faults = faults_in_proposal(found, described, base) or faults_in_reach(found, described)
     if faults:
         raise ConfigFaults({str(proposal): faults})
     approval = approval_of(found, described, seed_of(key))
@@ -247,12 +247,11 @@ def members(proposal: Path, network: Path, as_json: bool) -> None:
       stagepost network set members proposal.json --network network.json
     """
     from stagepost.errors import ConfigFaults, FileFault
-    from stagepost.full_node.network import load_network
-    from stagepost.network.cards import faults_among
-    from stagepost.network.changes import faults_in_cards, joined
+    from stagepost.full_node.network import faults_among, load_network
+    from stagepost.network.changes import faults_in_cards, faults_in_proposer, joined
 
     described, found = load_network(network), _load_proposal(proposal)
-    faults = faults_in_cards(found)
+    faults = faults_in_cards(found) + faults_in_proposer(found, described)
     if found.network != described.chain.hash.hex():
         faults.append(FileFault("network", f"is {found.network}, another network"))
     after = joined(described, found)
@@ -272,8 +271,8 @@ def _load_proposal(path: Path) -> ChangeProposal:
 
 
 def _proposal_facts(proposal: ChangeProposal, described: RempNetwork, base: Configuration) -> dict[str, Any]:
-    """Return what a proposal would change, by names."""
-    from stagepost.network.changes import joined
+    """Return all that a proposal would change, by names."""
+    from stagepost.network.changes import joined, settings_changed
 
     after = proposal.proposed
     names = {member.key: member.name for member in joined(described, proposal).members}
@@ -287,6 +286,9 @@ def _proposal_facts(proposal: ChangeProposal, described: RempNetwork, base: Conf
         "joins": sorted(names.get(key, key.hex()) for key in following - present),
         "leaves": sorted(names.get(key, key.hex()) for key in present - following),
         "from": None if after.next is None else moment(after.next.from_ms),
-        "shard_validators": after.shard_validators,
-        "session_lifetime_ms": after.shard_lifetime_ms,
+        "new_members": [
+            f"{card.name} ({'validator' if card.is_validator else 'full node'} at {card.member.address})"
+            for card in proposal.added
+        ],
+        "settings": [f"{name}: {change}" for name, change in settings_changed(base, after).items()],
     }

@@ -39,7 +39,7 @@ def in_force(described: RempNetwork, data: Path) -> tuple[Configuration, dict[st
 
 
 def print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
-    """Print facts as one JSON object, or a line each; an empty list is nobody."""
+    """Print facts as one JSON object, or a line each; an empty list is "none"."""
     import msgspec
 
     if as_json:
@@ -47,7 +47,7 @@ def print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
         return
     width = max(len(name) for name in facts) + 2
     for name, value in facts.items():
-        text = ", ".join(value) or "nobody" if isinstance(value, list) else value
+        text = ", ".join(value) or "none" if isinstance(value, list) else value
         if text is not None:
             click.echo(f"{name.replace('_', ' '):<{width}}{text}")
 
