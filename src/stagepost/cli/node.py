@@ -180,10 +180,9 @@ def _with_members(command: F, section: str) -> F:
 @_with_member_flags("validator")
 @click.option(
     "--shards",
-    default=1,
-    show_default=True,
     type=click.IntRange(1, 16),
-    help="Number of shards; the validator proposes splits until there are as many.",
+    help="Number of shards; the validator proposes splits and merges until there are as many. Give all validators the "
+    "same number. [it proposes none]",
 )
 @click.pass_context
 def validator(
@@ -197,7 +196,7 @@ def validator(
     metrics_port: int | None,
     prometheus: TcpAddress | None,
     config_file: Path | None,
-    shards: int,
+    shards: int | None,
 ) -> None:
     """Run a validator of the embedded chain, with its queues, until SIGTERM or Ctrl-C.
 

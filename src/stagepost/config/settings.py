@@ -221,7 +221,7 @@ def _member(section: str, name: str) -> tuple[Setting, ...]:
 
 _VALIDATOR = (
     *_member("validator", "validator"),
-    Setting("validator", "shards", whole(1, 16), 1, "number of shards; the validator proposes splits until there are as many"),
+    Setting("validator", "shards", whole(1, 16), ABSENT, "number of shards, the same for all validators; the validator proposes splits and merges until there are as many", example=1),
 )
 _FULL_NODE = (
     *_member("full_node", "full"),

@@ -18,7 +18,7 @@ def run_validator(
     key: Path,
     data: Path,
     *,
-    shards: int,
+    shards: int | None,
     message_timeout_s: float,
     log_level: str,
     genesis: str | None = None,

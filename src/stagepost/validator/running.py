@@ -47,6 +47,7 @@ from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
+from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
@@ -59,7 +60,8 @@ log = logging.getLogger(__name__)
 
 SESSIONS_FOLDER = "sessions"
 PLAN_EVERY_S = 0.5
-SPLIT_AFTER_MS = 500
+PLAN_AHEAD_MS = 500
+"""Milliseconds from the proposal of a split or merge to its moment."""
 
 
 class LinkLayer(Protocol):
@@ -73,7 +75,8 @@ class LinkLayer(Protocol):
 
 
 class RunningValidator:
-    """`shards`: the wanted number of shards; the validator proposes splits until there are as many."""
+    """`shards`: the wanted number of shards; the validator proposes splits and merges until there are as many. None: it
+    proposes neither."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class RunningValidator:
         data: Path,
         listener: LinkListener,
         *,
-        shards: int,
+        shards: int | None,
         message_timeout_s: float,
         between: LinkLayer | None,
         network_file: Path | None = None,
@@ -222,16 +225,28 @@ class RunningValidator:
             self._full_nodes[key_id(member.key)] = member.key
 
     def _plan(self) -> None:
-        """Propose splits, the larger shards first, until there are enough."""
+        if self._shards is None:
+            return
         self._timer = asyncio.get_running_loop().call_later(PLAN_EVERY_S, self._plan)
         chain = self.validator.chain
-        shards = sorted((entry.shard for entry in chain.ledger.master.shards), key=lambda shard: shard.bits)
-        missing = self._shards - len(shards)
-        if missing <= 0:
-            self._timer.cancel()
-        elif not chain.plans:
-            at_ms = int(self._clock.unix_s() * 1_000) + SPLIT_AFTER_MS
-            chain.plans[:] = [Plan(PlanKind.SPLIT, shard, at_ms) for shard in shards[:missing]]
+        if not chain.plans:
+            at_ms = int(self._clock.unix_s() * 1_000) + PLAN_AHEAD_MS
+            present = [entry.shard for entry in chain.ledger.master.shards]
+            chain.plans[:] = plans_towards(self._shards, present, at_ms)
+
+
+def plans_towards(wanted: int, present: Sequence[Shard], at_ms: int) -> list[Plan]:
+    """Return the splits or merges, all at `at_ms`, that bring the `present` shards nearer to the `wanted` number: splits of
+    the largest shards, or merges of the smallest halves.
+    """
+    missing = wanted - len(present)
+    if missing >= 0:
+        largest = sorted(present, key=lambda shard: (shard.bits, shard.prefix))
+        return [Plan(PlanKind.SPLIT, shard, at_ms) for shard in largest[:missing]]
+    known = set(present)
+    parents = {one.parent for one in present if one.bits and known.issuperset(one.parent.children)}
+    smallest = sorted(parents, key=lambda shard: (-shard.bits, shard.prefix))
+    return [Plan(PlanKind.MERGE, parent, at_ms) for parent in smallest[:-missing]]
 
 
 async def start_validator(
@@ -242,7 +257,7 @@ async def start_validator(
     listener: LinkListener | None = None,
     clock: Clock | None = None,
     random: Random | None = None,
-    shards: int = 1,
+    shards: int | None = None,
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
     between: LinkLayer | None = None,
     network_file: Path | None = None,

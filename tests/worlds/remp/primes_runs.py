@@ -35,6 +35,7 @@ from tests.worlds.remp.primes_proofs import faults_of_proofs
 from tests.worlds.remp.primes_session_checks import difference, lost_messages, revived_messages
 from tests.worlds.remp.primes_world import FAULTS, PrimesWorld, Sum, distinct_sums, seed_of
 from tests.worlds.remp.receipt_runs import check_receipts
+from tests.worlds.remp.set_changes import FOUNDERS, VALIDATORS, SetChanges
 
 CALM_S = 30.0
 """Seconds after the last fault within which members of a session agree, at most."""
@@ -96,6 +97,9 @@ class PrimesPlan(msgspec.Struct, frozen=True):
     doubted: float = 0.0
     """Share of the sums that some validators' executors refuse: too few to end them."""
 
+    changes: bool = False
+    """Whether the set of validators changes as in `set_changes`; `validators` is then the number there."""
+
 
 class PrimesOutcome(msgspec.Struct):
     final: int
@@ -153,6 +157,18 @@ against repetitions to the queues. Messages outlive the run.
 
 SHORT_LIVES_MS = 6_000
 """Milliseconds of a catchain of the masterchain, in runs in which messages expire."""
+
+
+CHANGES_PLAN = PrimesPlan(
+    validators=VALIDATORS,
+    accounts=16,
+    messages=50,
+    crashes=6,
+    lifetime_ms=10_000,
+    within_s=40.0,
+    changes=True,
+)
+"""Twenty messages a second while the set changes three times, a shard is split and merged, and validators are killed."""
 
 
 def session_plan(seed: int) -> PrimesPlan:
@@ -215,7 +231,9 @@ class _Run:
             shard_validators=plan.shard_validators,
             configure=self._configure,
             attackers=attackers,
+            founders=FOUNDERS if plan.changes else None,
         )
+        self.changes = SetChanges(world, Random(f"changes {self.seed}")) if plan.changes else None
         accounts = [
             address(ContractKind.SUM_OF_PRIMES, number, first_bits=number * 256 // plan.accounts)
             for number in range(plan.accounts)
@@ -247,7 +265,10 @@ class _Run:
         world.at(random.uniform(0.6 * within_s, 0.8 * within_s), lambda: self._plan(PlanKind.MERGE))
         for _ in range(plan.cuts):
             world.at(random.uniform(1.0, plan.within_s), self._cut)
-        await asyncio.sleep(plan.within_s + 3.0)
+        began = asyncio.get_running_loop().time()
+        if self.changes is not None:
+            await self.changes.play(plan.within_s)
+        await asyncio.sleep(max(0.0, began + plan.within_s + 3.0 - asyncio.get_running_loop().time()))
         settled_after_s = await self._calm_down(sums) if plan.shard_validators else 0.0
         await world.until(lambda: self._is_settled(sums), "every message has its end", plan.settled_within_s)
         await world.until(
@@ -366,8 +387,13 @@ class _Run:
                 world.at(at + random.uniform(0.0, 3.0), lambda house=house: house.submit(one.data))  # type: ignore[misc]
 
     def _crash(self) -> None:
-        up = [house for house in self.world.validators if house.validator is not None and house.fault is None]
-        if 3 * (len(self.world.validators) - len(up) + 1) < len(self.world.validators):
+        at_work = [
+            house
+            for house in self.world.validators
+            if self.changes is None or house.number in self.changes.present
+        ]
+        up = [house for house in at_work if house.validator is not None and house.fault is None]
+        if 3 * (len(at_work) - len(up) + 1) < len(at_work):
             house = self.random.choice(up)
             house.crash()
             self.crashes += 1

@@ -403,7 +403,9 @@ class PrimesWorld:
         queue_options: QueueOptions | None = None,
         configure: Callable[[Configuration], Configuration] = lambda configuration: configuration,
         attackers: Mapping[int, type[HostileSeat]] | None = None,
+        founders: int | None = None,
     ) -> None:
+        """`founders`: number of validators in the first set; None for all."""
         self.queue_options = queue_options or QueueOptions()
         self.random = Random(seed)
         self.overlays = MemoryOverlays(Random(seed + 1), loss=loss)
@@ -414,7 +416,7 @@ class PrimesWorld:
         """Numbers of the validators whose executors refuse a message."""
         self.clock = LoopClock(START_MS / 1_000 + 1.0)
         self.public_keys = tuple(ed25519.public_key(seed_of(one)) for one in range(size + full_nodes))
-        members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[:size])
+        members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[: founders or size])
         configuration = Configuration(
             ValidatorSet(START_MS, START_MS + 86_400_000, members),
             master_lifetime_ms=lifetime_ms,
