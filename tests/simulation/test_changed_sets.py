@@ -29,7 +29,7 @@ def test_nothing_is_lost_while_the_set_changes(run_seed: int) -> None:
 
 
 def test_validators_that_vote_without_an_approval_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = FollowedChain.check_master
+    check: Any = FollowedChain.check_master
 
     def votes_for_all(self: FollowedChain, *arguments: Any) -> Any:
         *others, _ = arguments
