@@ -9,19 +9,33 @@ from random import Random
 
 import pytest
 
-from tests.worlds.network.operators import FULL_NODE, change_story, operated
+from tests.worlds.network.operators import FULL_NODE, ChangeStory, operated
+from tests.worlds.network.traffic import MessageStream
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devnet")]
+
+
+MESSAGES_PER_S = 5.0
+"""A quarter of the rate of the whole story, which `make soak` plays with kills, a replaced key and resharding."""
 
 
 def test_a_network_is_founded_grows_and_shrinks_while_ends_are_proved(tmp_path: Path, run_seed: int) -> None:
     print(f"seed {run_seed}")
     with operated(tmp_path) as network:
-        change_story(network, Random(run_seed), replaces_key=False)
-        shown = network.shown(FULL_NODE)
-        assert {one["name"] for one in shown["members"] if one["in_set"]} == {
-            *("validator-2", "validator-3", "validator-4", "validator-5")
-        }
+        story = ChangeStory(network, Random(run_seed))
+        story.found()
+        stream = MessageStream(network.data(FULL_NODE), tmp_path / "network.json", b"grows", MESSAGES_PER_S)
+        stream.start()
+        try:
+            story.add("validator-5")
+            story.remove("validator-1")
+            network.execute(300)
+            assert stream.ends() == []
+        finally:
+            stream.stop()
+        assert stream.sent
+        assert network.strange_lines() == []
+        assert network.in_set(FULL_NODE) == {"validator-2", "validator-3", "validator-4", "validator-5"}
 
 
 def test_nothing_starts_with_files_that_are_wrong(tmp_path: Path) -> None:
@@ -38,8 +52,10 @@ def test_nothing_starts_with_files_that_are_wrong(tmp_path: Path) -> None:
             *("network", "join", "validator-1", "--network", file, "--genesis", network.genesis), code=2
         )
         assert "genesis" in refused.stderr
-        start = ("node", "validator", "--key", tmp_path / "validator-1" / "member.skey", "--network", file)
-        start = (*start, "--data", network.data("validator-1"), "--genesis", network.genesis)
+        start = (
+            *("node", "validator", "--key", tmp_path / "validator-1" / "member.skey", "--network", file),
+            *("--data", network.data("validator-1"), "--genesis", network.genesis),
+        )
         refused = network.command(*start, code=2)
         assert f"has the hash {sha256(other).hexdigest()}, not {network.genesis}" in refused.stderr
         assert not network.data("validator-1").exists()

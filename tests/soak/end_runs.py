@@ -13,16 +13,13 @@ from rigs.results import Result, result
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.soak.runs import Run
 from tests.worlds.devnet.end_stories import STORIES, play
-from tests.worlds.network.operators import play_changes
 from tests.worlds.remp.primes_runs import PrimesOutcome, ends_plan, run_primes
 
 RUNS_BY_SCALE = {"commit": 10, "release": 100}
 PRIMES_BY_SCALE = {"commit": 200, "release": 1_000}
-CHANGES_BY_SCALE = {"commit": 3, "release": 20}
 SEEDS_APART = 1_000_000
 WHERE = "tests/e2e/test_end_stories.py"
 WHERE_PRIMES = "tests/simulation/test_primes_ends.py"
-WHERE_CHANGED = "tests/e2e/test_operated_network.py"
 
 
 def play_primes(seed: int) -> PrimesOutcome | str:
@@ -68,7 +65,3 @@ def ends(run: Run) -> Iterator[Result]:
         run.say(f"{number + 1} of {count} rounds of stories done")
     figure = f"{len(STORIES)} stories, {count} times each from seed {first}, {len(faults)} broken"
     yield result("B10", WHERE, figure, faults=faults, seed=run.seed)
-    rounds = run.count(CHANGES_BY_SCALE)
-    broken = [fault for number in range(rounds) for fault in play_changes(first + number)]
-    figure = f"{rounds} networks founded and changed three times each, {len(broken)} broken"
-    yield result("B10", WHERE_CHANGED, figure, faults=broken, seed=run.seed)

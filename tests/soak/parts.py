@@ -12,6 +12,7 @@ from tests.soak.agreement_runs import agree, keep_pace
 from tests.soak.authentication_runs import keys, ways_in
 from tests.soak.chain_runs import PROMISES as CHAIN_PROMISES
 from tests.soak.chain_runs import chain
+from tests.soak.change_runs import changes, live_changes
 from tests.soak.clock_runs import clocks
 from tests.soak.collector_runs import collect
 from tests.soak.day_runs import day
@@ -70,6 +71,8 @@ PARTS = (
     Part("primes-processes", ("B3",), primes_of_processes),
     Part("ends", ("B10",), ends),
     Part("primes-ends", ("B10",), ends_of_primes),
+    Part("changes", ("B10",), changes),
+    Part("live-changes", ("B10",), live_changes),
     Part("power-cuts", ("D2",), power_cuts),
     Part("storms", ("N3", "N4", "N5", "N6", "N7", "N8"), storms),
     Part("strangers", ("N3",), strangers),

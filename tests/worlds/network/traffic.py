@@ -1,0 +1,144 @@
+"""Stream of messages to a full node of processes, at a steady rate, through kills and restarts; and what must hold of all of
+them in the end: each is executed once, both verifiers take its proof from the genesis, and every account holds its sum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+
+from stagepost.chain.contracts import sum_in, sum_of_primes
+from stagepost.chain.node.reading import read_ledger
+from stagepost.chain.proofs.proof_form import EndKind
+from stagepost.chain.proofs.proof_rules import ProofRefused, ProofVerifier
+from stagepost.devnet.messages import ACCOUNTS, SumMessage, account_of
+from stagepost.errors import StagepostError
+from stagepost.full_node.local_client import ExternalMessages, RefusedByFullNode
+from stagepost.full_node.network import load_network
+from stagepost.full_node.running import CHAIN_FOLDER
+from stagepost.ground.files.running_nodes import find_full_node
+from tests.worlds.chain.proved_chain import second
+
+AGAIN_S = 0.2
+ASKED_AT_ONCE = 16
+SUBMIT_TIMEOUT_S = 20.0
+PROVED_WITHIN_S = 180.0
+"""Seconds, at most, from the last message to the last proof: a message lives for 240 s, and a busy machine is slow."""
+WITH_SECOND_VERIFIER = 50
+"""Proofs of a stream, at most, that the slower second verifier checks too, in equal distances."""
+
+
+class MessageStream:
+    """Sender of distinct sums, in a thread of its own. Use it as a context; `ends` waits for the ends."""
+
+    def __init__(self, data: Path, network: Path, run: bytes, per_second: float) -> None:
+        self.sent: dict[bytes, SumMessage] = {}
+        self.faults: list[str] = []
+        self._data = data
+        self._network = network
+        self._run = run
+        self._per_second = per_second
+        self._over = Event()
+        self._thread = Thread(target=lambda: asyncio.run(self._send()), name="messages")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    async def _send(self) -> None:
+        client: ExternalMessages | None = None
+        began, number = time.monotonic(), 0
+        while not self._over.is_set():
+            ahead_s = began + number / self._per_second - time.monotonic()
+            if ahead_s > 0:
+                await asyncio.sleep(ahead_s)
+            message = SumMessage(account_of(self._run, number % ACCOUNTS), 2 + number // ACCOUNTS)
+            # A message that the full node may have taken before it died is submitted again with the same bytes.
+            content = message.data(int(time.time() * 1_000))
+            while True:
+                try:
+                    client = client or ExternalMessages(find_full_node(self._data))
+                    self.sent[(await client.submit(content, SUBMIT_TIMEOUT_S)).message_id] = message
+                    break
+                except RefusedByFullNode as refused:
+                    self.faults.append(f"message {number} was refused: {refused}")
+                    break
+                except StagepostError:
+                    if client is not None:
+                        await client.close()
+                    client = None
+                    await asyncio.sleep(AGAIN_S)
+                    if self._over.is_set():
+                        return  # nobody knows whether the full node has it, so it does not count
+            number += 1
+        if client is not None:
+            await client.close()
+
+    def ends(self) -> list[str]:
+        """Stop, wait for the end of every message, and return what does not hold; nothing if all went well."""
+        self.stop()
+        proofs = asyncio.run(self._proofs())
+        missing = len(self.sent) - len(proofs)
+        faults = self.faults + self._wrong_proofs(proofs)
+        if missing:
+            faults.append(f"{missing} of {len(self.sent)} ends are not proved within {PROVED_WITHIN_S:g} s")
+        return faults + self._wrong_sums()
+
+    async def _proofs(self) -> dict[bytes, bytes]:
+        """Return the proof of each message, as far as they come in time."""
+        client = ExternalMessages(find_full_node(self._data))
+        found: dict[bytes, bytes] = {}
+        left = iter(self.sent)
+
+        async def ask() -> None:
+            for message_id in left:
+                while (proof := await client.proof(message_id, PROVED_WITHIN_S)) is None:
+                    await asyncio.sleep(AGAIN_S)
+                found[message_id] = proof
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROVED_WITHIN_S), asyncio.TaskGroup() as asking:
+                for _ in range(ASKED_AT_ONCE):
+                    asking.create_task(ask())
+        await client.close()
+        return found
+
+    def _wrong_proofs(self, proofs: dict[bytes, bytes]) -> list[str]:
+        verifier = ProofVerifier(load_network(self._network).chain)
+        genesis, _ = second.read_genesis(self._network.read_bytes())
+        faults = []
+        every = max(1, len(proofs) // WITH_SECOND_VERIFIER)
+        for number, (message_id, proof) in enumerate(proofs.items()):
+            try:
+                checked = verifier.check_file(proof)
+                if (checked.kind, checked.message_id) != (EndKind.EXECUTED, message_id):
+                    faults.append(
+                        f"{message_id.hex()}: {checked.kind} is proved of {checked.message_id.hex()}"
+                    )
+                if number % every == 0:
+                    second.verify(proof, genesis, None)
+            except (ProofRefused, second.Refused) as refused:
+                faults.append(f"{message_id.hex()}: its proof is refused: {refused}")
+        return faults
+
+    def _wrong_sums(self) -> list[str]:
+        """Return the accounts whose state in the chain on disk is not the sum of the messages, each counted once."""
+        wanted: dict[bytes, tuple[int, int]] = {}
+        for message in self.sent.values():
+            total, count = wanted.get(message.account, (0, 0))
+            wanted[message.account] = total + sum_of_primes(message.up_to), count + 1
+        ledger = read_ledger(self._data / CHAIN_FOLDER)
+        faults = []
+        for account, sum_and_count in wanted.items():
+            there = ledger.account(0, account)
+            has = (0, 0) if there is None else sum_in(there.memory)
+            if has != sum_and_count:
+                faults.append(f"account {account.hex()} holds {has}, its messages make {sum_and_count}")
+        return faults
