@@ -440,7 +440,8 @@ def test_pages_are_readable_without_a_script(browser: Browser, dashboard: Dashbo
     page = page_at(context, dashboard, f"/trace/{dashboard.ids['forged']}")
     assert page.locator("svg.trace g.lane").count() == 9
     page.click("table.receipts tr.refused a.proof >> nth=0")
-    assert page.locator("pre.hex").is_visible()
+    page.locator("pre.hex").wait_for(state="visible")
+    assert page.locator("pre.hex").inner_text().strip()
     for path in ALL_PAGES:
         assert page_at(context, dashboard, path).inner_text("main").strip()
     context.close()
