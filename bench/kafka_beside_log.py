@@ -26,8 +26,7 @@ from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk, TopicPlan
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record, TopicReader, TopicWriter
+from stagepost.topics.topic import STATUSES, Record, TopicReader, TopicWriter
 
 RECORDS = 100_000
 RECEIPTS = 40_000

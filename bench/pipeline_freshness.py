@@ -25,8 +25,7 @@ from bench.whole_path import Reading
 from stagepost.errors import ConfigError, StagepostError
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.topics.log.file_topic import create_topic, open_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import STATUSES, Record
 
 COMMAND = (sys.executable, "-m", "stagepost.cli.main")
 RECEIPTS_PER_S = 1_000

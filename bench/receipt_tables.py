@@ -44,8 +44,7 @@ from stagepost.pipeline.steps.record_checks import RecordChecks
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.validator_sets import parse_validator_sets
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import STATUSES, Record
 
 RECEIPTS = 1_000_000
 LARGE = 10_000_000

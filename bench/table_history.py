@@ -40,7 +40,7 @@ from stagepost.pipeline.tables.one_message import stored_message
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.pipeline.tables.tables import Tables
 from stagepost.remp.validator_sets import parse_validator_sets
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 
 MESSAGES_PER_FILE = 11_000
 """Messages of one file: about a quarter of a million receipts."""

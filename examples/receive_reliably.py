@@ -10,7 +10,7 @@ import sqlite3
 import sys
 
 from stagepost.delivery import DmqTransport, Message, Receiver, ReceiverConfig
-from stagepost.delivery.stores.inbox_rows import claim_within
+from stagepost.delivery.stores.inbox_stores import claim_within
 
 TOPIC = "lines"
 

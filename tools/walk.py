@@ -43,7 +43,7 @@ delivery.publisher          PublisherCore.offer PublisherCore.accept_to_send
 delivery.outbox             Outbox.add
 delivery.settlement         Settlement.take_effects
 delivery.shell.sender       Sender.perform
-delivery.stores.outbox_rows OutboxRows.insert
+delivery.stores.outbox_stores OutboxRows.insert
 delivery.stores.outbox_rules OutboxBook.insert
 ground.storage.group_writer GroupWriter.do
 ground.storage.table_file   TableFile.commit
@@ -67,7 +67,7 @@ delivery.transports.dmq_sending SubmissionLanes.submit
 
 Into the DMQ node
 dmq.endpoints.local_client  LocalClient.submit
-dmq.endpoints.local_node    LocalNode.open
+dmq.endpoints.connection    LocalNode.open
 dmq.endpoints.connection    initiate
 dmq.endpoints.local_submission LocalMessageSubmissionClient.submit_message
 ground.net.conversation     Conversation.send
@@ -88,7 +88,7 @@ dmq.node.intake             Intake._judged Intake._commit
 dmq.validation              MessageValidator.commit
 dmq.mempool                 Mempool.insert
 dmq.node.stored_messages    SqliteStore.write
-dmq.node.stored_rows        MessageDraftBook.put
+dmq.node.stored_messages        MessageDraftBook.put
 dmq.node.intake             Intake._written
 
 Pulling by another node

@@ -17,10 +17,10 @@ import msgspec
 
 from stagepost.chain.node.reading import read_chain, show_chain
 from stagepost.chain.node.store import open_chain_store
+from stagepost.delivery.stores.inbox_stores import SqliteInbox
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxRecord
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
-from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.message_store import StoredPool
 from stagepost.dmq.node.stored_messages import SqliteStore

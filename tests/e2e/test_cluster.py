@@ -23,8 +23,7 @@ from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.kafka.topic import KafkaTopic
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import STATUSES, Record
 from tests.worlds.pipeline.cluster_driver_process import BATCHES, rows_per_batch, run_driver
 from tests.worlds.pipeline.pipeline_driver_process import KILLED
 from tests.worlds.pipeline.pipeline_oracle import recompute

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from stagepost.delivery.stores.inbox_rules import TABLES
+from stagepost.delivery.stores.inbox_stores import INBOX_FILE
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
-from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
 from stagepost.ground.storage.table_file import read_beside
 from tests.worlds.delivery.delivery_processes import DEFECTS
 

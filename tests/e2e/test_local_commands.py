@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from stagepost.dmq.keys.pool_keys import make_keys
-from stagepost.ground.crypto.hashing import pool_id
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id, pool_id
 
 START_TIMEOUT_S = 60.0
 COMMAND = [sys.executable, "-m", "stagepost.cli.main"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.dmq.endpoints.connection import initiate
-from stagepost.dmq.node.peer_sharing import PeerSharingClient
+from stagepost.dmq.node.peer_link import PeerSharingClient
 from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import DMQ_NODE, MiniProtocol

@@ -27,8 +27,7 @@ from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
-from stagepost.topics.names import PROOFS, STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import PROOFS, STATUSES, Record
 from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof_file
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT

@@ -17,8 +17,8 @@ from stagepost.chain.node.reading import read_chain
 from stagepost.chain.node.store import open_chain_store
 from stagepost.cli.main import run
 from stagepost.delivery.identity import nonce_of_key
+from stagepost.delivery.stores.inbox_stores import SqliteInbox
 from stagepost.delivery.stores.reading import check_outbox
-from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
 from stagepost.delivery.transports.memory import MemoryNetwork
 from stagepost.devnet.devnet import genesis_of
 from stagepost.dmq.message import DmqMessage

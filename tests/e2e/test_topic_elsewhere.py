@@ -84,5 +84,5 @@ def test_what_is_not_there_is_said_and_no_half_file_stays(
     for both in ([], ["--data", str(tmp_path), "--address", address]):
         assert run(["topic", "ls", *both]) == 2
         assert run(["topic", "dump", NAME, "--out", str(out), *both]) == 2
-    monkeypatch.setattr("stagepost.cli.options.remote_topics.PATIENCE_S", 0.0)
+    monkeypatch.setattr("stagepost.cli.topic.PATIENCE_S", 0.0)
     assert run(["topic", "ls", "--address", "127.0.0.1:1"]) == 3

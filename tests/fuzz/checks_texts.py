@@ -21,8 +21,8 @@ from stagepost.dmq.keys.kes_agent import KEY_MESSAGE, read_key
 from stagepost.dmq.keys.kes_clock import schedule_of_genesis
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import bech32
+from stagepost.ground.crypto.hashing import format_pool_id, parse_pool_id
 from stagepost.ground.crypto.kes import SigningKey
-from stagepost.ground.crypto.pool_ids import format_pool_id, parse_pool_id
 from tests.fuzz.harness import Verdict, attempt, require
 from tests.fuzz.samples import COLD_KEY, COLD_SEED, certificate, signing_key
 from tests.worlds.dmq.cardano_answers import vectors

@@ -16,8 +16,7 @@ from stagepost.delivery.entry import ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.errors import ErrKeyConflict, ErrMessageTooLarge, ErrNoConnectedPeers, ErrQueueFull
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import DeliveryResult
-from stagepost.delivery.status import AckType, Tier
+from stagepost.delivery.status import AckType, DeliveryResult, Tier
 from stagepost.delivery.transport import IncomingAcks, Published, SendFailed, SendRefused
 
 # Written down here once more, by hand, from the specification: nothing of the implementation checks itself.

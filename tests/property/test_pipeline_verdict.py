@@ -84,7 +84,7 @@ def state_rows(said: list[tuple[Counting, str | None]]) -> list[tuple[Any, ...]]
     from stagepost.pipeline.sources.dumps import Record
     from stagepost.pipeline.steps.partial_state import PartialState
     from stagepost.pipeline.steps.record_checks import ROLES, described
-    from stagepost.topics.names import STATUSES
+    from stagepost.topics.topic import STATUSES
 
     state = PartialState()
     for counting, hint in said:

@@ -20,8 +20,8 @@ from stagepost.delivery import (
     ReliablePublisherConfig,
 )
 from stagepost.delivery.effects import DeliveryEvent
-from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
-from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.stores.inbox_stores import MemoryInbox, MemoryInboxDisk
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time

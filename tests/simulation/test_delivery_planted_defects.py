@@ -15,13 +15,12 @@ from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.receiver import ACCEPTED, Action, ReceiverCore, receipt_of
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.settlement import Settlement
 from stagepost.delivery.shell.inbox_keeper import InboxKeeper
 from stagepost.delivery.shell.receiver import Handler, Receiver
-from stagepost.delivery.status import AckType, DeliveryStatus
-from stagepost.delivery.stores.memory_inbox import MemoryInbox
-from stagepost.delivery.stores.memory_outbox import MemoryOutbox
+from stagepost.delivery.status import AckType, DeliveryResult, DeliveryStatus
+from stagepost.delivery.stores.inbox_stores import MemoryInbox
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox
 from stagepost.delivery.transport import Incoming, SendFailed
 from tests.simulation import delivery_worlds
 from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery

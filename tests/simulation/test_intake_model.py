@@ -10,7 +10,7 @@ import pytest
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.message_store import StoredState
-from stagepost.dmq.node.stored_rows import MessageDraftBook
+from stagepost.dmq.node.stored_messages import MessageDraftBook
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pool_memory import PoolMemories
 from stagepost.dmq.validation import MessageValidator

@@ -22,7 +22,7 @@ from stagepost.delivery import (
     ReceiverConfig,
     ReliablePublisher,
 )
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.endings import FailedMessage
 from stagepost.errors import StorageError
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import MESSAGES_TOPIC

@@ -15,7 +15,7 @@ from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import FileTopic, create_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 from tests.soak.runs import Run
 from tests.worlds.pipeline.pipeline_driver_process import KILLED, POINTS, ROWS_MAX, run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute

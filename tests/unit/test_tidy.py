@@ -253,8 +253,8 @@ def test_the_outside_world_is_found_in_the_core_and_let_through_in_the_shell(sou
 
 
 def test_a_clock_is_found_where_dates_are_shown() -> None:
-    assert outside_world("from datetime import UTC, datetime", "stagepost.delivery.result") == []
-    assert outside_world("from datetime import UTC, datetime\ndatetime.now(UTC)", "stagepost.delivery.result")
+    assert outside_world("from datetime import UTC, datetime", "stagepost.delivery.status") == []
+    assert outside_world("from datetime import UTC, datetime\ndatetime.now(UTC)", "stagepost.delivery.status")
 
 
 def test_a_seeded_generator_is_let_through() -> None:

@@ -13,7 +13,7 @@ import click
 
 from stagepost.cli.exit_codes import INTERRUPTED, NOT_THAT_OUTCOME
 from stagepost.cli.options.http import http_flags, http_settings, serving_http, with_http
-from stagepost.cli.options.kafka import KafkaWay, with_kafka
+from stagepost.cli.options.node_flags import KafkaWay, with_kafka
 from stagepost.cli.options.shared import duration_option, json_option
 
 if TYPE_CHECKING:

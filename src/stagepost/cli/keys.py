@@ -221,8 +221,7 @@ def _kes_facts(key: SigningKey) -> Facts:
 
 
 def _pool_facts(cold_verification_key: bytes) -> Facts:
-    from stagepost.ground.crypto.hashing import pool_id
-    from stagepost.ground.crypto.pool_ids import format_pool_id
+    from stagepost.ground.crypto.hashing import format_pool_id, pool_id
 
     pool = pool_id(cold_verification_key)
     return {"pool_id": format_pool_id(pool), "pool_id_hex": pool.hex()}

@@ -264,7 +264,7 @@ def verify(
             json.dumps({"message_id": decoded.message_id.hex(), "is_valid": is_valid, "faults": faults})
         )
     else:
-        from stagepost.ground.crypto.pool_ids import format_pool_id
+        from stagepost.ground.crypto.hashing import format_pool_id
 
         click.echo(f"{decoded.message_id.hex()}   {'valid' if is_valid else 'NOT VALID'}")
         click.echo(f"pool {format_pool_id(decoded.pool_id)}")
@@ -275,7 +275,7 @@ def verify(
 
 
 def _facts(decoded: DmqMessage) -> dict[str, str | int]:
-    from stagepost.ground.crypto.pool_ids import format_pool_id
+    from stagepost.ground.crypto.hashing import format_pool_id
 
     certificate = decoded.operational_certificate
     return {

@@ -13,8 +13,7 @@ from click.core import ParameterSource
 from stagepost import __version__
 from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
-from stagepost.cli.options.kafka import KafkaWay, with_kafka
-from stagepost.cli.options.node_flags import request_from, with_node_flags
+from stagepost.cli.options.node_flags import KafkaWay, request_from, with_kafka, with_node_flags
 from stagepost.cli.options.shared import RenamedOption, duration_option
 
 if TYPE_CHECKING:

@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from stagepost.cli.options.shared import json_option
+from stagepost.errors import ConfigError
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.net.network import parse_address
+from stagepost.topics.dump import dump_line
+from stagepost.topics.remote.client import RemoteTopics
 from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 
@@ -131,7 +136,7 @@ def list_topics(context: click.Context, data: Path | None, address: str | None, 
 
     folder = _folder_given(context, data, address)
     if folder is None:
-        from stagepost.cli.options.remote_topics import remote_facts
+        from stagepost.cli.topic import remote_facts
 
         assert address is not None, "one of the two was given"
         facts = remote_facts(address)
@@ -196,7 +201,7 @@ def dump(
         raise click.UsageError("--from needs --partition: each partition has offsets of its own", context)
     folder = _folder_given(context, data, address)
     if folder is None:
-        from stagepost.cli.options.remote_topics import remote_lines
+        from stagepost.cli.topic import remote_lines
 
         assert address is not None, "one of the two was given"
         written = 0
@@ -269,3 +274,47 @@ def check(name: str, data: Path, as_json: bool) -> None:
         facts = {"topic": name, "partition": partition, "start_offset": start, "records": records}
         text = f"partition {partition}: {records:,} records from offset {start}, all whole"
         click.echo(json.dumps(facts) if as_json else text)
+
+
+PATIENCE_S = 3.0
+"""Whoever types a command wants to hear soon that nobody is there."""
+
+
+def remote_facts(address: str) -> list[dict[str, Any]]:
+    """In the shape of `topic_facts`; who reads there, and how much disk it takes, is not told."""
+    with _topics(address) as topics:
+        return [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "start_offset": one.start,
+                "end_offset": one.end,
+                "records": one.end - one.start,
+                "bytes": None,
+                "readers": {},
+            }
+            for one in topics.bounds()
+        ]
+
+
+def remote_lines(address: str, name: str, partition: int | None, start: int | None) -> Iterator[bytes]:
+    """Up to what is there when it begins."""
+    with _topics(address) as topics:
+        bounds = topics.bounds()
+        wanted = [one for one in bounds if one.topic == name and partition in (None, one.partition)]
+        if not wanted:
+            names = sorted({one.topic for one in bounds})
+            which = name if partition is None else f"{name} with a partition {partition}"
+            raise ConfigError(
+                f"there is no topic {which} at {address}",
+                advice=f"topics there: {', '.join(names) or 'none'}",
+            )
+        for one in wanted:
+            first = one.start if start is None else start
+            for reads in topics.records(name, one.partition, first, one.end):
+                for read in reads:
+                    yield dump_line(name, one.partition, read)
+
+
+def _topics(address: str) -> RemoteTopics:
+    return RemoteTopics(parse_address(address), os.environ.get(TOKEN_VARIABLE) or None, patience_s=PATIENCE_S)

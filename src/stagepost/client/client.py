@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from stagepost.delivery.status import Tier
+from stagepost.dmq.endpoints.connection import LocalNode
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
-from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import MessageStream, OnConnection
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Rejected
@@ -473,7 +473,7 @@ def _progress(text: str, found: Trace | None, stage: DeliveryStageName) -> Deliv
 def _with_pool_ids(config: ReliablePublisherConfig) -> ReliablePublisherConfig:
     """Return the configuration with each critical peer as 56 hex digits; raise `ErrConfig` for a name that is not a pool's."""
     from stagepost.delivery.errors import ErrConfig
-    from stagepost.ground.crypto.pool_ids import parse_pool_id
+    from stagepost.ground.crypto.hashing import parse_pool_id
 
     try:
         peers = tuple(parse_pool_id(peer).hex() for peer in config.critical_peers)

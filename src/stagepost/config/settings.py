@@ -14,7 +14,7 @@ from typing import Any
 from stagepost.dmq.node.config import NodeConfig
 from stagepost.dmq.profiles import DEFAULT_PROFILE, PROFILES
 from stagepost.errors import ConfigError
-from stagepost.ground.crypto.pool_ids import parse_pool_id
+from stagepost.ground.crypto.hashing import parse_pool_id
 from stagepost.ground.files.durations import parse_duration
 from stagepost.ground.files.expected import (
     BOOLEAN,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
-    from stagepost.delivery.ended import FailedMessage
+    from stagepost.delivery.endings import FailedMessage
     from stagepost.delivery.errors import (
         DeliveryError,
         ErrAckDisabled,
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
         ErrSendFailed,
         ErrStorage,
     )
-    from stagepost.delivery.result import DeliveryResult
     from stagepost.delivery.shell.handling import Busy, Message, Reject
     from stagepost.delivery.shell.publisher import ReliablePublisher
     from stagepost.delivery.shell.receiver import Receiver
-    from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
-    from stagepost.delivery.stores.inbox_rows import claim_within
+    from stagepost.delivery.status import AckType, DeliveryResult, DeliveryStatus, NackReason, Tier
+    from stagepost.delivery.stores.inbox_stores import claim_within
     from stagepost.delivery.transport import (
         Incoming,
         IncomingAcks,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "stagepost.delivery.config": ("ReceiverConfig", "ReliablePublisherConfig"),
-    "stagepost.delivery.ended": ("FailedMessage",),
+    "stagepost.delivery.endings": ("FailedMessage",),
     "stagepost.delivery.errors": (
         "DeliveryError",
         "ErrAckDisabled",
@@ -86,7 +85,7 @@ _HOMES = {
         "ErrSendFailed",
         "ErrStorage",
     ),
-    "stagepost.delivery.status": ("AckType", "DeliveryStatus", "NackReason", "Tier"),
+    "stagepost.delivery.status": ("AckType", "DeliveryResult", "DeliveryStatus", "NackReason", "Tier"),
     "stagepost.delivery.transport": (
         "Incoming",
         "IncomingAcks",
@@ -99,12 +98,11 @@ _HOMES = {
     ),
     "stagepost.delivery.transports.dmq": ("DmqTransport",),
     "stagepost.delivery.shell.handling": ("Busy", "Message", "Reject"),
-    "stagepost.delivery.stores.inbox_rows": ("claim_within",),
+    "stagepost.delivery.stores.inbox_stores": ("claim_within",),
     "stagepost.delivery.transports.memory": ("MemoryNetwork",),
     "stagepost.delivery.transports.sockets": ("SocketPeer", "SocketTransport"),
     "stagepost.delivery.shell.publisher": ("ReliablePublisher",),
     "stagepost.delivery.shell.receiver": ("Receiver",),
-    "stagepost.delivery.result": ("DeliveryResult",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from stagepost.delivery.entry import OutboxEntry
-from stagepost.delivery.result import DeliveryResult
-from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.delivery.status import DeliveryResult, DeliveryStatus, Tier
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -86,3 +85,9 @@ class DeliveryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     key_nonce: str | None = None
     traceparent: str | None = None
+
+
+class DeliveryEventSink(Protocol):
+    """A receiver of events. `put` is called on the event loop: it must return at once and never raise."""
+
+    def put(self, event: DeliveryEvent) -> None: ...

@@ -12,7 +12,7 @@ DeliveryError
 
 from __future__ import annotations
 
-from stagepost.delivery.result import DeliveryResult
+from stagepost.delivery.status import DeliveryResult
 from stagepost.errors import ErrorCode, StagepostError
 
 

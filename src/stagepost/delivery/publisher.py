@@ -17,7 +17,7 @@ from stagepost.delivery.backoff import PaceGate, delay_before, spread
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import (
     AWAITING,
     BACKING_OFF,
@@ -35,9 +35,8 @@ from stagepost.delivery.envelope import RETRY_AFTER_MS_MAX, AckReceipt
 from stagepost.delivery.errors import DeliveryError, ErrKeyConflict, ErrMessageTooLarge, ErrQueueFull
 from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes
 from stagepost.delivery.outbox import Outbox
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.settlement import Settlement
-from stagepost.delivery.status import ACK, FAILED, MUST_WAIT, SENT, Tier
+from stagepost.delivery.status import ACK, FAILED, MUST_WAIT, SENT, DeliveryResult, Tier
 from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed, SendPaced
 from stagepost.errors import LocalProtocolError, StagepostError
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 from stagepost.delivery import endings
 from stagepost.delivery.effects import Effect, FlushEnded, Report, SaveEnd, SaveProgress, Wake
-from stagepost.delivery.ended import EndedMessages
+from stagepost.delivery.endings import EndedMessages
 from stagepost.delivery.entry import SENDING, ClockTimes, OutboxEntry
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.outbox import Outbox
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.status import (
     ACKED,
     CONFIRMED,
@@ -22,6 +21,7 @@ from stagepost.delivery.status import (
     GAVE_UP,
     QUEUED,
     WRITTEN,
+    DeliveryResult,
     DeliveryStatus,
     Step,
 )

@@ -1,9 +1,13 @@
-"""The statuses of a delivery and the one table of their order."""
+"""The statuses of a delivery, the one table of their order, and the result of one message."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import Final
+
+import msgspec
 
 from stagepost.ground.statemachine.lifecycle import Lifecycle
 
@@ -84,3 +88,25 @@ DELIVERY = Lifecycle(
     },
 )
 """Statuses of a message that asks for acknowledgement. A retry is silent inside Sent. Without acknowledgement Sent is the end."""
+
+
+class DeliveryResult(msgspec.Struct, frozen=True):
+    """The last status of a message, with the peers that acknowledged or refused it.
+
+    `acked_by` is in order of arrival. `error` is the exception that a caller would get; None if all went well.
+    """
+
+    message_id: str
+    status: DeliveryStatus
+    tier: Tier
+    timestamp_ms: int
+    acked_by: tuple[str, ...] = ()
+    error: Exception | None = None
+    missing: tuple[str, ...] = ()
+    nacked_by: Mapping[str, NackReason | int] = {}
+    attempts: int = 0
+
+    @property
+    def timestamp(self) -> datetime:
+        """Return when the message reached `status`, in UTC."""
+        return datetime.fromtimestamp(self.timestamp_ms / 1_000, UTC)

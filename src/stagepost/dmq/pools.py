@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stagepost.dmq.validation import Pools
 from stagepost.errors import ConfigError, ConfigFaults, FileFault
-from stagepost.ground.crypto.pool_ids import parse_pool_id
+from stagepost.ground.crypto.hashing import parse_pool_id
 from stagepost.ground.files.documents import DocumentPart, NotADocument, read_object
 from stagepost.ground.files.expected import Expected, text, unfit, whole
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId

@@ -14,7 +14,7 @@ from types import TracebackType
 
 import msgspec
 
-from stagepost.dmq.endpoints.local_node import is_away
+from stagepost.dmq.endpoints.connection import is_away
 from stagepost.errors import (
     ErrorCode,
     HandshakeRefused,

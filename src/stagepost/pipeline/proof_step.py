@@ -24,7 +24,7 @@ from stagepost.pipeline.tables.delta import DataFile
 from stagepost.pipeline.tables.look_up import queries, quoted_list, rows_of
 from stagepost.pipeline.tables.manifest import PROOFS, RECORDS, STATE
 from stagepost.pipeline.tables.tables import DayWriter, Tables
-from stagepost.topics.names import PROOFS as PROOFS_TOPIC
+from stagepost.topics.topic import PROOFS as PROOFS_TOPIC
 
 PROOFS_HERE_MAX = 2_000
 """Proofs, at most, whose paths are checked in the driver; more are handed to the workers."""

@@ -38,7 +38,7 @@ from stagepost.pipeline.tables.store import TableStore
 from stagepost.pipeline.tables.tables import Point, Tables, pass_by, root_cause
 from stagepost.pipeline.upkeep import Upkeep
 from stagepost.topics.log.file_topic import topic_names
-from stagepost.topics.names import KNOWN
+from stagepost.topics.topic import KNOWN
 
 
 class StreamOptions(NamedTuple):

@@ -15,7 +15,24 @@ from zlib import crc32
 import msgspec
 
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
+from stagepost.ground.identifiers import (
+    DELIVERY_EVENTS_TOPIC,
+    DMQ_MESSAGES_TOPIC,
+    MESSAGES_TOPIC,
+    PROOFS_TOPIC,
+    STAKE_TOPIC,
+    STATUSES_TOPIC,
+)
 from stagepost.topics.batch import Batch
+
+MESSAGES = MESSAGES_TOPIC
+STATUSES = STATUSES_TOPIC
+DMQ_MESSAGES = DMQ_MESSAGES_TOPIC
+STAKE = STAKE_TOPIC
+DELIVERY_EVENTS = DELIVERY_EVENTS_TOPIC
+PROOFS = PROOFS_TOPIC
+KNOWN = (MESSAGES, STATUSES, DMQ_MESSAGES, STAKE, DELIVERY_EVENTS, PROOFS)
+"""Topics that the pipeline reads."""
 
 NAME_CHARACTERS_MAX = 249
 PARTITIONS_MAX = 64

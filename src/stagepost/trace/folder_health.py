@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stagepost.delivery.stores.outbox import OutboxContent
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE
 from stagepost.delivery.stores.reading import read_outbox
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.files.data_folder import NODE_FILE
 from stagepost.ground.files.running_nodes import (

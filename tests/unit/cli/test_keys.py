@@ -18,7 +18,7 @@ from stagepost.dmq.keys import key_files
 from stagepost.dmq.keys.pool_keys import FILE_NAMES
 from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
 from stagepost.ground.crypto import kes
-from stagepost.ground.crypto.pool_ids import parse_pool_id
+from stagepost.ground.crypto.hashing import parse_pool_id
 
 
 @pytest.fixture(autouse=True)

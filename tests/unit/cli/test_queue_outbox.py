@@ -20,8 +20,8 @@ from stagepost.chain.messages import MessageDraft, read_message
 from stagepost.cli import main as command
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 from stagepost.delivery.stores.reading import read_outbox
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.ground.identifiers import MESSAGES_TOPIC
 from stagepost.ground.telemetry.health import (

@@ -27,13 +27,12 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.envelope import read_ack_envelope
 from stagepost.delivery.stores.outbox_rules import OutboxLimits
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
 from stagepost.dmq.keys.pool_keys import make_keys
 from stagepost.dmq.outcome import rejected
 from stagepost.errors import ErrorCode
-from stagepost.ground.crypto.hashing import pool_id
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id, pool_id
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.topics.log.file_topic import open_topic

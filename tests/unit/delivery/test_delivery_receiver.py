@@ -21,7 +21,7 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.status import AckType
-from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
+from stagepost.delivery.stores.inbox_stores import MemoryInbox, MemoryInboxDisk
 from stagepost.delivery.transport import Incoming, IncomingAcks
 from tests.worlds.delivery.delivery_world import (
     START_UNIX_S,

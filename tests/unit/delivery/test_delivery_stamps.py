@@ -11,7 +11,7 @@ import pytest
 from stagepost.chain.messages import CanonicalMessage, MessageDraft, stamped_draft
 from stagepost.delivery import ErrAckTimeout, MemoryNetwork, ReliablePublisher, ReliablePublisherConfig
 from stagepost.delivery.config import ReceiverConfig
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.publisher import RECEIPT_AHEAD_MAX_MS
@@ -19,7 +19,7 @@ from stagepost.delivery.receiver import ACCEPTED, ANSWER, DROP, RUN, ReceiverCor
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.shell.sender import Sender
 from stagepost.delivery.status import AckType
-from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transport import Incoming
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.identifiers import MESSAGES_TOPIC

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
+from stagepost.dmq.node.peer_link import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.peer_sharing import (
     ANSWER_STABLE_FOR_S,
     ASKERS_REMEMBERED_MAX,

@@ -19,7 +19,7 @@ from stagepost.dmq.pools import (
     parse_pools,
 )
 from stagepost.errors import ConfigFaults, ErrorCode, FileFault
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.identifiers import PoolId
 
 POOL = PoolId(bytes(range(28)))

@@ -22,7 +22,7 @@ from stagepost.pipeline.tables.manifest import RECORDS, Batch, OfDump
 from stagepost.pipeline.tables.reader import REPORTS, Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 from tests.worlds.pipeline.pipeline_oracle import recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_topics import a_topic, append_all, records_of

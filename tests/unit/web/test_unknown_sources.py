@@ -21,7 +21,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 from rigs.dashboard_world import DashboardWorld  # noqa: E402  # below what may be absent
 from rigs.ordinary_rights import ordinary_rights  # noqa: E402
 from stagepost.cli import main as command  # noqa: E402
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox  # noqa: E402
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox  # noqa: E402
 from stagepost.errors import StorageError  # noqa: E402
 from stagepost.pipeline.tables.delta import LOG_FOLDER  # noqa: E402
 from stagepost.pipeline.tables.manifest import COMMITS  # noqa: E402

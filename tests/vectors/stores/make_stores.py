@@ -25,7 +25,7 @@ from stagepost.chain.contracts import ContractKind
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.shell.publisher import ReliablePublisher
-from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.stores.inbox_stores import SqliteInbox
 from stagepost.delivery.transports.memory import MemoryNetwork
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import StatusBook

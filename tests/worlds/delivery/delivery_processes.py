@@ -20,10 +20,9 @@ from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.identity import delivery_id, identity_bytes
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.shell.receiver import Message, Receiver
-from stagepost.delivery.stores.inbox_rows import claim_within
+from stagepost.delivery.stores.inbox_stores import SqliteInbox, claim_within
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxRecord
-from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 from stagepost.delivery.transport import Outgoing, Published
 from tests.worlds.delivery.outbox_records import sent
 

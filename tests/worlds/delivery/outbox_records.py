@@ -10,7 +10,7 @@ from pathlib import Path
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.inbox import InboxRecord, InboxState
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxContent, OutboxRecord
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 
 CREATED_MS = 1_750_000_000_000
 

@@ -140,7 +140,7 @@ OUTSIDE_CALLS = {"open", "print", "input"}
 READS_ITS_FILE = {"stagepost.remp.validator_sets"}
 # Turn moments into calendar dates or back, and read no clock.
 SHOWS_DATES = {
-    "stagepost.delivery.result",
+    "stagepost.delivery.status",
     "stagepost.dmq.cardano.system_start",
     "stagepost.ground.files.durations",
 }

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import FileTopic, create_topic, open_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import STATUSES, Record
 
 
 def records_of(lines: list[bytes]) -> list[Record]:

@@ -12,8 +12,7 @@ from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import create_topic, open_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import STATUSES, Record
 from tests.worlds.ground.waiting import wait_until
 from tests.worlds.pipeline.pipeline_oracle import recompute
 from tests.worlds.pipeline.pipeline_topics import lines_held, records_of

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from rigs.line_reports import open_report
 from stagepost.ground.files.small_files import Files
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 from tests.worlds.pipeline.pipeline_topics import records_of
 
 POINTS = ("within a block", "before sync", "after sync", "after mark")

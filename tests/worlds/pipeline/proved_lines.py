@@ -13,7 +13,7 @@ from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
-from stagepost.topics.names import PROOFS
+from stagepost.topics.topic import PROOFS
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.chain.proved_chain import ProvedChain, a_message, second
 from tests.worlds.pipeline.pipeline_oracle import End

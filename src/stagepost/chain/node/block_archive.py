@@ -27,9 +27,8 @@ from stagepost.ground.storage.layout import (
     read_only,
     refuse_other_layout,
 )
-from stagepost.ground.storage.rows import DamagedRow, Row, UnknownRow, checksum_of
 from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, SqliteFile, connect, is_damage
-from stagepost.ground.storage.tables import RowTable
+from stagepost.ground.storage.tables import DamagedRow, Row, RowTable, UnknownRow, checksum_of
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from stagepost.chain.node import block_archive
 from stagepost.chain.node import store as chain_store
 from stagepost.chain.node.own_memory import MEMORY_FILE
 from stagepost.delivery.stores import inbox_rules, outbox_rules
-from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
+from stagepost.delivery.stores.inbox_stores import INBOX_FILE
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE
 from stagepost.dmq.keys import key_files
-from stagepost.dmq.node import stored_rows
+from stagepost.dmq.node import stored_messages
 from stagepost.dmq.node.cardano_source import STAKE_FILE
 from stagepost.dmq.node.main import MESSAGES_FILE
 from stagepost.errors import ConfigError
@@ -103,7 +103,7 @@ _ARCHIVE = DeclaredStore(
 _SESSIONS = _store(
     f"{SESSIONS_FOLDER}/{session_store.STORE_FILE}", session_store.TABLES, "store of sessions", begins=_BEGINS
 )
-_MESSAGES = _store(MESSAGES_FILE, stored_rows.TABLES, "message store", stored_rows.NOTES)
+_MESSAGES = _store(MESSAGES_FILE, stored_messages.TABLES, "message store", stored_messages.NOTES)
 
 DMQ_NODE = DataFolderKind(
     "DMQ node", MESSAGES_FILE, (_MESSAGES, *_OUTBOXES, _INBOX), (re.escape(STAKE_FILE), *_AUDIT)

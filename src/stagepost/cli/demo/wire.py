@@ -52,7 +52,7 @@ def _sign(folder: Path) -> tuple[DmqMessage, IssuedCertificate]:
 
 
 def _show_message(message: DmqMessage, issued: IssuedCertificate) -> None:
-    from stagepost.ground.crypto.pool_ids import format_pool_id
+    from stagepost.ground.crypto.hashing import format_pool_id
 
     certificate = issued.certificate
     click.echo()

@@ -24,7 +24,7 @@ from stagepost.delivery.transport import Incoming, IncomingAcks, MessageCallback
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.message import DmqMessage
 from stagepost.errors import DecodeError, TransportError
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.ground.identifiers import abbreviated
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.dmq.endpoints.local_node import LocalNode
+from stagepost.dmq.endpoints.connection import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.mithril.observatory import Observatory
@@ -31,8 +31,7 @@ from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.pipeline.sources.dmq_collector import Retained, open_retained
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic, open_topic
-from stagepost.topics.names import DMQ_MESSAGES, STAKE
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import DMQ_MESSAGES, STAKE, Record
 
 NO_SETS = b'{"sessions": []}\n'
 REPLAYED_MAX = 20_000

@@ -68,7 +68,7 @@ def pools_given(
 ) -> tuple[str, ...]:
     """Return each pool as 56 hex digits; one option may name several, separated by commas."""
     from stagepost.errors import ConfigError
-    from stagepost.ground.crypto.pool_ids import parse_pool_id
+    from stagepost.ground.crypto.hashing import parse_pool_id
 
     names = [name.strip() for value in values for name in value.split(",") if name.strip()]
     try:

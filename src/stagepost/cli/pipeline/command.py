@@ -20,8 +20,7 @@ from stagepost.cli.options.pipeline import (
     with_source,
 )
 from stagepost.cli.options.shared import RenamedOption
-from stagepost.cli.pipeline.counts import print_counts
-from stagepost.cli.pipeline.progress import PipelineProgress
+from stagepost.cli.pipeline.progress import PipelineProgress, print_counts
 from stagepost.cli.pipeline.sql import catalog, jars, show, sql
 from stagepost.cli.pipeline.submit import pack, submit
 from stagepost.cli.pipeline.watch import watched

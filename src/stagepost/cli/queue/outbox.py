@@ -23,9 +23,12 @@ from stagepost.cli.options.delivery import (
     with_signing_source,
 )
 from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
+from stagepost.cli.send.lines import print_json
+from stagepost.delivery.stores.reading import OutboxCheck
 
 if TYPE_CHECKING:
     from stagepost.ground.net.webhook import WebhookConfig
+
 
 FLUSH_TIMEOUT = "60s"
 
@@ -197,7 +200,7 @@ def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
     Example:
       stagepost queue check --outbox stagepost-outbox
     """
-    from stagepost.cli.queue.totals import print_check
+    from stagepost.cli.queue.outbox import print_check
     from stagepost.delivery.stores.reading import check_outbox
 
     if not print_check(check_outbox(outbox), as_json):
@@ -255,3 +258,64 @@ def _send_all(
     status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json, require_never))
     # What could be read was sent; what could not is unknown, and the publisher has set it aside.
     context.exit(report_damage(content, outbox) or status)
+
+
+def print_check(check: OutboxCheck, as_json: bool) -> bool:
+    """Print the totals of the outbox and return whether they balance."""
+    if as_json:
+        print_json(_facts(check))
+        return check.is_sound
+    totals = check.totals
+    click.echo(f"{_verdict(check.imbalance == 0)}  balance   {_balance(check)}")
+    rows = f"{check.live} waiting, dead letters {check.dead_letters}, remembered keys {check.done_keys}"
+    click.echo(f"{_verdict(not check.damage)}  rows      {rows}, {check.file_bytes} bytes on disk")
+    for sentence in check.damage:
+        click.echo(f"        {sentence}")
+    for name in check.set_aside:
+        click.echo(
+            f"        {name}: was damaged; what could be read of it is in the outbox, the rest is lost"
+        )
+    if totals.failed:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(totals.failed.items()))
+        click.echo(f"        failed: {reasons}")
+    if check.used_by is not None:
+        click.echo(f"        in use by process {check.used_by}")
+    return check.is_sound
+
+
+def _balance(check: OutboxCheck) -> str:
+    totals, imbalance = check.totals, check.imbalance
+    if imbalance is None:
+        return f"unknown: the totals cannot be read; {check.live} waiting"
+    balance = (
+        f"published {totals.published} = acked {totals.acked} + sent {totals.sent_final}"
+        f" + failed {sum(totals.failed.values())} + waiting {check.live}"
+    )
+    if not imbalance:
+        return balance
+    what = "missing" if imbalance > 0 else "too many"
+    return balance.replace(" = ", " ≠ ") + f": {abs(imbalance)} {what}"
+
+
+def _verdict(is_well: bool) -> str:
+    return click.style("ok   ", fg="green") if is_well else click.style("wrong", fg="red")
+
+
+def _facts(check: OutboxCheck) -> dict[str, Any]:
+    totals = check.totals if check.has_totals else None
+    return {
+        "sound": check.is_sound,
+        "published": None if totals is None else totals.published,
+        "acked": None if totals is None else totals.acked,
+        "sent_final": None if totals is None else totals.sent_final,
+        "failed": None if totals is None else dict(totals.failed),
+        "live": check.live,
+        "imbalance": check.imbalance,
+        "dead_letters": check.dead_letters,
+        "damaged_rows": check.damaged_rows,
+        "damage": list(check.damage),
+        "set_aside": list(check.set_aside),
+        "used_by": check.used_by,
+        "oldest_created_ms": check.oldest_created_ms,
+        "file_bytes": check.file_bytes,
+    }

@@ -21,7 +21,7 @@ from stagepost.cli.send.lines import (
     status_line,
 )
 from stagepost.cli.send.reliably import DeliverySession
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier

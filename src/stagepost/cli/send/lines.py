@@ -26,12 +26,11 @@ from stagepost.delivery.errors import (
     ErrSendFailed,
     ErrStorage,
 )
-from stagepost.delivery.result import DeliveryResult
-from stagepost.delivery.status import NackReason
+from stagepost.delivery.status import DeliveryResult, NackReason
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Reason, Rejected
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.files.durations import format_duration
 
 _ADVICE: tuple[tuple[type[DeliveryError], str], ...] = (

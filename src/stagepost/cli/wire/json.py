@@ -14,7 +14,7 @@ from stagepost.dmq.inspection.report import (
     ProtocolRecord,
     SegmentRecord,
 )
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 
 
 def lines(report: InspectionReport, data: bytes, *, with_segments: bool) -> Iterator[str]:

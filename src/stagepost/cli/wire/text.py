@@ -15,7 +15,7 @@ from stagepost.dmq.inspection.report import (
     ProtocolRecord,
     SegmentRecord,
 )
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.identifiers import abbreviated
 from stagepost.ground.wire.mux import Direction
 

@@ -9,9 +9,8 @@ from stagepost.delivery import endings
 from stagepost.delivery.entry import STORING, ClockTimes, OutboxEntry
 from stagepost.delivery.errors import ErrAckTimeout, ErrStorage
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.sender import Sender
-from stagepost.delivery.status import Tier
+from stagepost.delivery.status import DeliveryResult, Tier
 from stagepost.delivery.stores.outbox import OutboxStore, buried, record_of
 from stagepost.delivery.transport import Outgoing
 from stagepost.errors import StorageError

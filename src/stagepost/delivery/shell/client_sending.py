@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stagepost.delivery.config import OUTBOX_DIR, ReliablePublisherConfig
-from stagepost.delivery.shell.events import DeliveryEventSink
+from stagepost.delivery.effects import DeliveryEventSink
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.shell.status_webhook import StatusWebhook, together
 from stagepost.delivery.status import Tier

@@ -13,7 +13,7 @@ from stagepost.delivery.errors import ErrStorage
 from stagepost.delivery.receiver import ACCEPTED, HandlerAnswer, ReceiverCore, receipt_of
 from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxRecord, InboxState, InboxStore
-from stagepost.delivery.stores.memory_inbox import MemoryInbox
+from stagepost.delivery.stores.inbox_stores import MemoryInbox
 from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StagepostError, StorageError
@@ -146,7 +146,7 @@ class InboxKeeper:
     async def _open_inbox(self, path: str) -> InboxStore:
         from pathlib import Path
 
-        from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+        from stagepost.delivery.stores.inbox_stores import SqliteInbox
 
         capacity = self._config.dedup_capacity
         try:

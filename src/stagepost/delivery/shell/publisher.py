@@ -18,7 +18,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from stagepost.delivery import endings
 from stagepost.delivery.config import ReliablePublisherConfig, check_message, checked_traceparent
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.effects import DeliveryEventSink
+from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import OutboxEntry
 from stagepost.delivery.errors import (
     DeliveryError,
@@ -33,12 +34,10 @@ from stagepost.delivery.errors import (
 )
 from stagepost.delivery.identity import NONCE_PREFIX_BYTES, nonce_of_key
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.acceptance import Acceptance, Waiters
-from stagepost.delivery.shell.events import DeliveryEventSink
 from stagepost.delivery.shell.sender import Sender
 from stagepost.delivery.shell.status_dispatch import StatusCallback, StatusDispatch, Subscription
-from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.delivery.status import DeliveryResult, DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OnStorageError, OutboxStore, letter_of, outcome_of
 from stagepost.delivery.transport import SendRefused, Transport, absence_of, require_peers
 from stagepost.errors import ConfigError, StagepostError, StorageError
@@ -158,7 +157,7 @@ class ReliablePublisher:
         from pathlib import Path
 
         from stagepost.delivery.stores.outbox_rules import OutboxLimits
-        from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+        from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 
         assert self._config.queue_path is not None
         folder, fsync = Path(self._config.queue_path), self._config.fsync

@@ -23,8 +23,8 @@ from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import ACK_TOPICS, read_ack_envelope
 from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.publisher import PublisherCore
-from stagepost.delivery.result import DeliveryResult
 from stagepost.delivery.shell.status_dispatch import StatusDispatch
+from stagepost.delivery.status import DeliveryResult
 from stagepost.delivery.stores.outbox import Joined, OutboxStore, change_of, progress_of
 from stagepost.delivery.transport import (
     Incoming,

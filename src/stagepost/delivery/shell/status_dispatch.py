@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
-from stagepost.delivery.effects import REASON_CHARACTERS_MAX, DeliveryEvent, Report
-from stagepost.delivery.shell.events import DeliveryEventSink
+from stagepost.delivery.effects import REASON_CHARACTERS_MAX, DeliveryEvent, DeliveryEventSink, Report
 from stagepost.delivery.status import DeliveryStatus
 
 StatusCallback: TypeAlias = Callable[[str, DeliveryStatus, Exception | None], Awaitable[None] | None]

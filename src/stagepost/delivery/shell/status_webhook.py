@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.delivery.effects import DeliveryEvent
-from stagepost.delivery.shell.events import DeliveryEventSink
+from stagepost.delivery.effects import DeliveryEvent, DeliveryEventSink
 from stagepost.ground.net.webhook import Webhook, WebhookConfig, WebhookEvent
 
 SPEC_VERSION = "1.0"

@@ -16,11 +16,10 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from stagepost.delivery.effects import SaveEnd
-from stagepost.delivery.ended import FailedMessage
+from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import OutboxEntry
 from stagepost.delivery.errors import DeliveryError
-from stagepost.delivery.result import DeliveryResult
-from stagepost.delivery.status import DeliveryStatus, Tier
+from stagepost.delivery.status import DeliveryResult, DeliveryStatus, Tier
 from stagepost.errors import StagepostError
 
 NONCE_PREFIX_BYTES = 8

@@ -11,7 +11,7 @@ import msgspec
 
 from stagepost.delivery.stores.outbox import OutboxContent, OutboxTotals
 from stagepost.delivery.stores.outbox_rules import TABLES, content_of
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE
 from stagepost.errors import StorageError
 from stagepost.ground.storage.damage import set_aside
 from stagepost.ground.storage.owned_folder import holder

@@ -1,14 +1,20 @@
-"""Common part of outbox and inbox: rows behind a writer, damage that is reported, an end in good order."""
+"""Common part of outbox and inbox: the folder that one process owns, rows behind a writer, damage that is reported."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from stagepost.delivery.errors import ErrQueueCorrupt
+from stagepost.delivery.errors import ErrQueueCorrupt, ErrQueueLocked
 from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.errors import StagepostError
+from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.storage.group_writer import DraftBook, RowWriter
+from stagepost.ground.storage.owned_folder import open_owned
+from stagepost.ground.storage.sqlite_file import Connect
+from stagepost.ground.storage.table_file import TableFile
+from stagepost.ground.storage.tables import AnyTable
 
 B = TypeVar("B", bound=DraftBook)
 
@@ -42,3 +48,13 @@ class RowStore(Generic[B]):
 
 def _nothing(book: DraftBook) -> None:
     """Done when everything before it is done."""
+
+
+def open_queue_folder(
+    folder: Path, name: str, tables: Sequence[AnyTable], what: str, connect: Connect
+) -> tuple[TableFile, OwnerLock]:
+    """Open the folder and take it; `ErrQueueLocked` names the process that has it."""
+    try:
+        return open_owned(folder, name, tables, what, connect)
+    except LockConflict as error:
+        raise ErrQueueLocked(error.text, advice=error.advice, found=error.found) from error

@@ -34,8 +34,8 @@ from stagepost.delivery.transports.dmq_connectivity import (
     NodePeers,
 )
 from stagepost.delivery.transports.dmq_sending import DmqSubmitter, SubmissionLanes
+from stagepost.dmq.endpoints.connection import LocalNode
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
-from stagepost.dmq.endpoints.local_node import LocalNode
 from stagepost.dmq.endpoints.message_stream import ListenLimits
 from stagepost.dmq.endpoints.options import require_positive
 from stagepost.dmq.keys.kes_agent import KesAgent

@@ -1,19 +1,25 @@
-"""A connection after its handshake: both sides know version and network, and can open mini-protocols."""
+"""A connection after its handshake: both sides know version and network, and can open mini-protocols; and the local socket of
+a node, to which programs connect.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, answer_terms
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import (
+    DecodeError,
     ErrorCode,
     HandshakeRefused,
     LocalProtocolError,
     ProtocolTimeout,
     StagepostError,
+    TransportError,
 )
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.conversation import Conversation, Trace
@@ -27,6 +33,7 @@ from stagepost.ground.net.handshake import (
     answer,
     conclude,
 )
+from stagepost.ground.net.network import Network, UnixAddress
 from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
@@ -260,3 +267,45 @@ def _refused(reply: Refuse, terms: Terms) -> HandshakeRefused:
     is_network = isinstance(reply.reason, Refused)
     code = ErrorCode.HANDSHAKE_WRONG_NETWORK if is_network else ErrorCode.HANDSHAKE_NO_VERSION
     return HandshakeRefused(f"Handshake: refused a {terms.kind.value} peer: {reply.reason}", code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """Address and terms of a node's local socket; it opens a connection for each use.
+
+    Nodes close a connection on which nothing begins within seconds, so none is opened ahead of its use.
+    """
+
+    socket_path: Path
+    network_magic: int
+    profile: Profile
+    network: Network
+    connect_timeout_s: float
+
+    async def connect(self) -> Connection:
+        bearer = await self.network.connect(UnixAddress(self.socket_path), timeout_s=self.connect_timeout_s)
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                return await initiate(
+                    bearer, self.profile, ConnectionKind.CLIENT, VersionData(self.network_magic)
+                )
+        except TimeoutError:
+            text = f"the node at {self.socket_path} did not finish the handshake within {self.connect_timeout_s:g} s"
+            error = ProtocolTimeout(text, advice="check that a DMQ node owns this socket")
+            bearer.abort(error)
+            raise error from None
+        except asyncio.CancelledError:
+            bearer.abort(TransportError("the handshake was cancelled"))
+            raise
+
+    async def open(self, protocol: MiniProtocol) -> tuple[Connection, Conversation]:
+        """Return a connection for this one mini-protocol; the caller must send on it at once."""
+        connection = await self.connect()
+        return connection, connection.open(self.profile, protocol, Role.CLIENT)
+
+
+def is_away(error: StagepostError) -> bool:
+    """Return whether the error means that the node stopped, restarts or is stuck, so that trying again may
+    help."""
+    was_cut_short = isinstance(error, DecodeError) and error.code is ErrorCode.CBOR_TRUNCATED
+    return was_cut_short or isinstance(error, TransportError | ProtocolTimeout)

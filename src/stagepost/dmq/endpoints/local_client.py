@@ -6,8 +6,7 @@ import asyncio
 import math
 from dataclasses import dataclass, field, replace
 
-from stagepost.dmq.endpoints.connection import Connection
-from stagepost.dmq.endpoints.local_node import LocalNode, is_away
+from stagepost.dmq.endpoints.connection import Connection, LocalNode, is_away
 from stagepost.dmq.endpoints.local_submission import (
     LocalMessageSubmissionClient,
     LocalMessageSubmissionConfig,
@@ -17,7 +16,12 @@ from stagepost.dmq.endpoints.options import require_positive
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Reason, Rejected
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.errors import LocalProtocolError, ProtocolTimeout, StagepostError, TransportError
+from stagepost.errors import (
+    LocalProtocolError,
+    ProtocolTimeout,
+    StagepostError,
+    TransportError,
+)
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from stagepost.dmq.endpoints.local_node import LocalNode, is_away
+from stagepost.dmq.endpoints.connection import LocalNode, is_away
 from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
 from stagepost.dmq.endpoints.options import require_positive
 from stagepost.dmq.message import DmqMessage

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.message_store import StoredMessage, StoredState, Written, write_and_wait
-from stagepost.dmq.node.stored_rows import MESSAGES, MessageDraftBook, empty_rows, state_of
+from stagepost.dmq.node.stored_messages import MESSAGES, MessageDraftBook, empty_rows, state_of
 from stagepost.errors import StorageError
 from stagepost.ground.storage.simulated_disk import SimulatedDisk
 from stagepost.ground.storage.tables import Draft, Held

@@ -15,12 +15,19 @@ from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.blame import Blame, OnViolation
 from stagepost.dmq.node.intake import Intake
-from stagepost.dmq.node.peer_sharing import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.node.puller import Puller, puller_for
 from stagepost.dmq.node.supplier import Supplier
-from stagepost.dmq.peer_sharing import PEERS_SENT_MAX, PeerAddress, SharedPeers
+from stagepost.dmq.peer_sharing import (
+    PEERS_SENT_MAX,
+    Done,
+    PeerAddress,
+    SharedPeers,
+    SharePeers,
+    ShareRequest,
+)
 from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
+from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of, prefix_of
 from stagepost.ground.net.back_off import violation_of
@@ -290,3 +297,45 @@ def asker_of(peer: str) -> str:
     address = ip_address_of(peer)
     host = host_of(peer) if address is None else address.host
     return peer if host in LOOPBACK_HOSTS else host
+
+
+class PeerSharingClient:
+    """Client that asks for peers; concurrent calls wait for one another."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+        self._turn = asyncio.Lock()
+
+    async def request_peers(self, amount: int) -> tuple[PeerAddress, ...]:
+        async with self._turn:
+            await self._talk.send(ShareRequest(amount))
+            peers = (await self._talk.receive(SharePeers)).peers
+        if len(peers) > amount:
+            text = f"PeerSharing: {len(peers)} peers came, {amount} were asked for"
+            raise RemoteProtocolError(text, code=ErrorCode.PROTOCOL_WINDOW, limit=amount, found=len(peers))
+        return peers
+
+    async def done(self) -> None:
+        async with self._turn:
+            await self._talk.send(Done())
+        await self._talk.release()
+
+
+class PeerSharingServer:
+    """Server for one asker. `asker` identifies it on every connection: its host, not its present port."""
+
+    def __init__(self, talk: Conversation, shared: SharedPeers, asker: str, clock: Clock) -> None:
+        self._talk = talk
+        self._shared = shared
+        self._asker = asker
+        self._clock = clock
+
+    async def run(self) -> None:
+        await self._talk.wait_for_start()
+        while not self._talk.is_over:
+            match await self._talk.receive_any():
+                case ShareRequest(amount):
+                    peers = self._shared.answer(self._asker, amount, self._clock.mono_s())
+                    await self._talk.send(SharePeers(peers))
+                case _:
+                    await self._talk.release()

@@ -18,7 +18,7 @@ from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.validation import SLOTS_PER_KES_PERIOD, Pools
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.telemetry.status import EquivocatingPool, EquivocationStatus
 

@@ -22,7 +22,7 @@ from stagepost.dmq.node.peer_book import PeerBook
 from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pools import PoolSource
 from stagepost.dmq.profiles import MiniProtocol
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.telemetry.status import DmqNodePage, HeldMessage, HeldMessages, PoolsStatus
 
 CLOCK_BEHIND_MAX_S = 5.0

@@ -33,9 +33,8 @@ from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import FOLDER_MODE, Files, replace_durably, write_all
 from stagepost.ground.storage.damage import damage_in
 from stagepost.ground.storage.layout import BUSY_S, StoreLayout, check_layout, read_only
-from stagepost.ground.storage.rows import DamagedRow, UnknownRow
 from stagepost.ground.storage.sqlite_file import beside, connect
-from stagepost.ground.storage.tables import AnyTable
+from stagepost.ground.storage.tables import AnyTable, DamagedRow, UnknownRow
 
 FORMAT = "stagepost backup"
 VERSION = 1

@@ -29,8 +29,8 @@ from stagepost.ground.storage.layout import (
     refusal,
     refuse_former_damage,
 )
-from stagepost.ground.storage.rows import Row, UnknownRow
 from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, beside, is_damage, sync_folder
+from stagepost.ground.storage.tables import Row, UnknownRow
 
 LOG_BYTES_MAX = 256 * 1_024 * 1_024
 HEADER = Struct(">8I")  # magic, version, page size, checkpoint number, two salts, two checksums

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.rows import Row
+from stagepost.ground.storage.tables import Row
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 

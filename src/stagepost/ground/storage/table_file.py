@@ -41,7 +41,6 @@ from stagepost.ground.storage.layout import (
     refuse_other_layout,
     refuse_unmigrated,
 )
-from stagepost.ground.storage.rows import SET_ASIDE, DamagedRow, Row, content_of
 from stagepost.ground.storage.sqlite_file import (
     Connect,
     DamagedFile,
@@ -50,7 +49,18 @@ from stagepost.ground.storage.sqlite_file import (
     connect,
     is_damage,
 )
-from stagepost.ground.storage.tables import AnyTable, Draft, Held, RowTable, Table, empty
+from stagepost.ground.storage.tables import (
+    SET_ASIDE,
+    AnyTable,
+    DamagedRow,
+    Draft,
+    Held,
+    Row,
+    RowTable,
+    Table,
+    content_of,
+    empty,
+)
 
 ROWS_AT_ONCE_MAX = 64
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, ROWS_AT_ONCE_MAX)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from stagepost.dmq.endpoints.local_node import LocalNode
+from stagepost.dmq.endpoints.connection import LocalNode
 from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
 from stagepost.dmq.endpoints.message_stream import ListenLimits, MessageStream
 from stagepost.dmq.message import DmqMessage
@@ -30,8 +30,7 @@ from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.topics.log.file_topic import FileTopic, FileTopicWriter, create_topic
-from stagepost.topics.names import DMQ_MESSAGES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import DMQ_MESSAGES, Record
 
 RECENT_MAX = 60_000
 """Ids, at most, that are looked up at the end of the topic; a node holds 50,000 messages."""

@@ -22,7 +22,7 @@ import msgspec
 from stagepost.errors import StorageError
 from stagepost.ground.wire.foreign_json import is_too_deep
 from stagepost.remp.hex_text import read_hash
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 
 PIECE_BYTES = 16 * 1024 * 1024
 

@@ -25,7 +25,7 @@ from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk
 from stagepost.topics.kafka.jars import Artifacts, found_jars
-from stagepost.topics.names import KNOWN, STATUSES
+from stagepost.topics.topic import KNOWN, STATUSES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from stagepost.ground.files.durations import parse_moment
 from stagepost.pipeline.sources.topic_marks import content_of
 from stagepost.pipeline.sources.topic_places import TopicPlace
 from stagepost.pipeline.sources.topic_ranges import Range
-from stagepost.topics.names import KNOWN
+from stagepost.topics.topic import KNOWN
 
 _Update = Callable[[bytes], None]
 

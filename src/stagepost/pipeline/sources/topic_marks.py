@@ -21,7 +21,7 @@ from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.batch import Read
-from stagepost.topics.names import KNOWN
+from stagepost.topics.topic import KNOWN
 
 MARK_DIGITS = 32
 PUT_BACK = "put the former topic back (after a power cut, start its node first)"

@@ -21,9 +21,9 @@ from stagepost.pipeline.sources.dmq_collector import DmqSocket, collect_once, ke
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range
 from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import open_topic, topic_names
-from stagepost.topics.names import DMQ_MESSAGES
 from stagepost.topics.remote.client import RemoteTopics
 from stagepost.topics.remote.protocol import TOKEN_VARIABLE
+from stagepost.topics.topic import DMQ_MESSAGES
 
 
 class TopicPlace(Protocol):

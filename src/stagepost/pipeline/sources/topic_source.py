@@ -44,7 +44,7 @@ from stagepost.pipeline.sources.topic_marks import offsets_of, require_same_topi
 from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, tasks
 from stagepost.pipeline.sources.topic_records import read_range
-from stagepost.topics.names import KNOWN
+from stagepost.topics.topic import KNOWN
 
 FORMAT = "stagepost"
 ROWS_MAX = 200_000

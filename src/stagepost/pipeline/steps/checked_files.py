@@ -32,7 +32,7 @@ from stagepost.pipeline.tables.manifest import Batch
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_sets
-from stagepost.topics import names as topics
+from stagepost.topics import topic as topics
 
 ROWS_PER_BATCH = 4_096
 BYTES_PER_ROW_GROUP = 32 * 1024 * 1024

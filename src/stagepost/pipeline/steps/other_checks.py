@@ -22,7 +22,7 @@ from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_text, short_hash
 from stagepost.remp.hex_text import read_hash
-from stagepost.topics import names as topics
+from stagepost.topics import topic as topics
 
 OUTCOMES_REMEMBERED_MAX = 10_000
 """Outcomes in one task, at most: a message comes from many peers, and its signature is verified once."""

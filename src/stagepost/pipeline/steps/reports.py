@@ -24,7 +24,7 @@ from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, Tables
 from stagepost.remp.receipts.status import FIRST_KINDS, KINDS, LEGAL_STEPS, Status, is_finally_accepted
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.verdict import NO_PROOF, Conclusion
-from stagepost.topics import names as topics
+from stagepost.topics import topic as topics
 
 BUCKET_MS = 60_000
 SILENT_SHARE = 0.5

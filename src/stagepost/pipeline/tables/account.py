@@ -10,7 +10,7 @@ from stagepost.pipeline.tables.delta import held_files, open_table
 from stagepost.pipeline.tables.look_up import queries
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest
 from stagepost.pipeline.tables.store import TableStore
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 
 # What is not looked at has no hash, and every record of it counts.
 _QUERY = """

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stagepost.errors import ConfigError
-from stagepost.ground.crypto.pool_ids import parse_pool_id
+from stagepost.ground.crypto.hashing import parse_pool_id
 from stagepost.ground.files.durations import parse_moment
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.verdict.verdict import Conclusion

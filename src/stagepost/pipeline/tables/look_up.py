@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from stagepost.pipeline.tables.delta import DAY, DataFile, Held, held_files
 from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, RECORDS, STATE, Batch
 from stagepost.pipeline.tables.store import TableStore
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 
 if TYPE_CHECKING:
     import duckdb

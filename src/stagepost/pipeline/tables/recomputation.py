@@ -27,7 +27,7 @@ from stagepost.remp.receipts.receipt import Counting, Receipt, check
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import evaluate
-from stagepost.topics.names import PROOFS, STATUSES
+from stagepost.topics.topic import PROOFS, STATUSES
 
 ROWS_PER_FETCH = 10_000
 DIFFERENCES_SHOWN_MAX = 20

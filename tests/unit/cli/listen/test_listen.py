@@ -13,7 +13,7 @@ from stagepost.cli import main as command
 from stagepost.cli.listen.acknowledging import HeardMessage
 from stagepost.delivery.envelope import DataEnvelope
 from stagepost.dmq.message import DmqMessage
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from tests.worlds.dmq.background_node import node_in_background
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
 from tests.worlds.ground.strategies import EXPIRES_AT, a_signed_message

@@ -14,7 +14,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.mithril.observatory import Observatory
 from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.names import DMQ_MESSAGES, STAKE
+from stagepost.topics.topic import DMQ_MESSAGES, STAKE
 from tests.worlds.dmq.background_node import cardano_in_background, node_in_background
 from tests.worlds.dmq.cardano_answers import LedgerState
 from tests.worlds.dmq.cardano_node import PretendCardanoNode

@@ -16,7 +16,7 @@ from stagepost.cli.pipeline.watch import COMMITTED, watched
 from stagepost.pipeline.metrics import PIPELINE_METRICS, QUARANTINE_REASONS, STALE_AFTER_S, PipelineMetrics
 from stagepost.pipeline.tables.manifest import Batch, Manifest
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 from tests.worlds.pipeline.written_tables import write_lake

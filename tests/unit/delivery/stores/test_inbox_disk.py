@@ -11,7 +11,7 @@ import pytest
 
 from stagepost.delivery.errors import ErrQueueCorrupt, ErrQueueLocked
 from stagepost.delivery.stores.inbox import InboxContent
-from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
+from stagepost.delivery.stores.inbox_stores import INBOX_FILE, SqliteInbox
 from stagepost.errors import StagepostError, StorageError
 from tests.worlds.delivery.outbox_records import an_id, seen
 from tests.worlds.ground.failing_disk import Disk, errors

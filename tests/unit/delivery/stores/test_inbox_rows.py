@@ -13,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.delivery.stores.inbox import CAPACITY, InboxRecord, InboxState, InboxStore
-from stagepost.delivery.stores.inbox_rows import InboxRows, claim_within
-from stagepost.delivery.stores.memory_inbox import MemoryInbox, MemoryInboxDisk
-from stagepost.delivery.stores.sqlite_inbox import SqliteInbox
+from stagepost.delivery.stores.inbox_stores import (
+    InboxRows,
+    MemoryInbox,
+    MemoryInboxDisk,
+    SqliteInbox,
+    claim_within,
+)
 from stagepost.errors import StagepostError, StorageError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time

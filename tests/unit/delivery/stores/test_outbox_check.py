@@ -12,8 +12,8 @@ import pytest
 
 from stagepost.delivery.status import DeliveryStatus
 from stagepost.delivery.stores.outbox import EntryProgress, OutboxTotals
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox
 from stagepost.delivery.stores.reading import check_outbox, read_outbox
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
 from stagepost.errors import StorageError
 from stagepost.ground.storage.layout import StoreRefused
 from tests.worlds.delivery.outbox_records import CREATED_MS, a_dead, a_record, acked, filled, loaded, sent

@@ -14,7 +14,7 @@ import pytest
 
 from stagepost.delivery.errors import ErrConfig, ErrQueueCorrupt, ErrQueueLocked
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxContent, OutboxTotals
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.sqlite_file import beside
@@ -509,7 +509,7 @@ def test_a_real_limit_on_the_size_of_files_is_survived(folder: Path) -> None:
 import asyncio, resource
 from pathlib import Path
 from stagepost.errors import StorageError
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import SqliteOutbox
 from tests.worlds.delivery.outbox_records import a_record
 
 async def main():

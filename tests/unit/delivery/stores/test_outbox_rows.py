@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagepost.delivery.status import DeliveryStatus, Tier
-from stagepost.delivery.stores.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.stores.outbox import (
     DEAD_LETTERS_MAX,
     DONE_KEYS_MAX,
@@ -25,9 +24,8 @@ from stagepost.delivery.stores.outbox import (
     OutboxStore,
     OutboxTotals,
 )
-from stagepost.delivery.stores.outbox_rows import OutboxRows
 from stagepost.delivery.stores.outbox_rules import COUNTER_JUMP, OutboxLimits
-from stagepost.delivery.stores.sqlite_outbox import SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk, OutboxRows, SqliteOutbox
 from stagepost.errors import StorageError
 from tests.worlds.delivery.outbox_records import CREATED_MS, a_dead, a_record, acked, sent
 

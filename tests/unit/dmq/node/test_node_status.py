@@ -25,7 +25,7 @@ from stagepost.dmq.node.status import CLOCK_BEHIND_MAX_S, DmqNodeStatus
 from stagepost.dmq.peer_sharing import PeerAddress
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.dmq.validation import MessageValidator, ValidationRules
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier

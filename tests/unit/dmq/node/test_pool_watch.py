@@ -12,7 +12,7 @@ from stagepost.dmq.mempool import Mempool, MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.local_service import LOCAL_SOURCE
 from stagepost.dmq.node.pool_watch import POOLS_SHOWN_MAX, PoolWatch
-from stagepost.ground.crypto.pool_ids import format_pool_id
+from stagepost.ground.crypto.hashing import format_pool_id
 from stagepost.ground.loop.clock import LoopClock
 from tests.worlds.dmq.pool_signers import NOW, KnownPools, Signer
 

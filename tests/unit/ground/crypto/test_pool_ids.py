@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import bech32
-from stagepost.ground.crypto.hashing import blake2b_224, blake2b_256, pool_id
-from stagepost.ground.crypto.pool_ids import format_pool_id, parse_pool_id
+from stagepost.ground.crypto.hashing import blake2b_224, blake2b_256, format_pool_id, parse_pool_id, pool_id
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "dmq"
 POOL: dict[str, Any] = json.loads((VECTORS / "opcert-poolid.json").read_text())["vectors"][0]

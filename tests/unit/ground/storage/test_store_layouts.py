@@ -21,8 +21,8 @@ from stagepost.chain.node.store import RECORDS as CHAIN_RECORDS
 from stagepost.chain.node.store import open_chain_store
 from stagepost.delivery.stores import inbox_rules as inbox_book
 from stagepost.delivery.stores import outbox_rules as outbox_book
-from stagepost.delivery.stores.sqlite_inbox import INBOX_FILE, SqliteInbox
-from stagepost.delivery.stores.sqlite_outbox import OUTBOX_FILE, SqliteOutbox
+from stagepost.delivery.stores.inbox_stores import INBOX_FILE, SqliteInbox
+from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError

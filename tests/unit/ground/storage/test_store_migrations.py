@@ -20,7 +20,7 @@ import pytest
 from stagepost.chain.node import store as chain_store
 from stagepost.delivery.stores import inbox_rules, outbox_rules
 from stagepost.delivery.stores.reading import read_outbox
-from stagepost.dmq.node import stored_rows
+from stagepost.dmq.node import stored_messages
 from stagepost.errors import StorageError
 from stagepost.ground.storage import sqlite_file
 from stagepost.ground.storage.damage import open_whole
@@ -78,9 +78,9 @@ def former(path: str, table: str, tables: tuple[AnyTable, ...], notes: Notes = C
 
 
 FORMER = {
-    "messages": former("dmq/data/messages.sqlite", "messages", stored_rows.TABLES, stored_rows.NOTES),
+    "messages": former("dmq/data/messages.sqlite", "messages", stored_messages.TABLES, stored_messages.NOTES),
     "messages, killed": former(
-        "dmq-killed/data/messages.sqlite", "messages", stored_rows.TABLES, stored_rows.NOTES
+        "dmq-killed/data/messages.sqlite", "messages", stored_messages.TABLES, stored_messages.NOTES
     ),
     "outbox": former("delivery/data/outbox/outbox.sqlite", "records", outbox_rules.TABLES),
     "inbox": former("delivery/data/inbox/inbox.sqlite", "inbox", inbox_rules.TABLES),

@@ -26,7 +26,7 @@ from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import read_dump_line, read_record
 from stagepost.remp.validator_sets import parse_validator_sets
-from stagepost.topics.names import DELIVERY_EVENTS
+from stagepost.topics.topic import DELIVERY_EVENTS
 from tests.worlds.pipeline.pipeline_others import EVENT
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 

@@ -13,7 +13,7 @@ from stagepost.pipeline.sources import dmq_collector
 from stagepost.pipeline.sources.dmq_collector import DmqSocket, collect_once, keep_collecting, stop_collecting
 from stagepost.pipeline.sources.topic_places import FolderPlace
 from stagepost.pipeline.sources.topic_ranges import ranges
-from stagepost.topics.names import DMQ_MESSAGES
+from stagepost.topics.topic import DMQ_MESSAGES
 from tests.worlds.dmq.background_node import node_in_background
 from tests.worlds.dmq.pool_signers import Signer
 from tests.worlds.dmq.small_node import MAGIC

@@ -11,8 +11,7 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, KNOWN, STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import DELIVERY_EVENTS, DMQ_MESSAGES, KNOWN, STATUSES, Record
 from tests.worlds.dmq.background_node import node_in_background
 from tests.worlds.dmq.small_node import MAGIC
 from tests.worlds.ground.waiting import wait_until

@@ -17,8 +17,7 @@ from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, Topi
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import STATUSES
-from stagepost.topics.topic import Record, Retention
+from stagepost.topics.topic import STATUSES, Record, Retention
 from tests.worlds.pipeline.pipeline_spark import need_packages, small_spark
 from tests.worlds.pipeline.pipeline_topics import a_topic
 from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes

@@ -11,8 +11,7 @@ from stagepost.pipeline.sources.survey import OPEN, Bound, parse_bound, survey_t
 from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, RetainedPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES
-from stagepost.topics.topic import Record
+from stagepost.topics.topic import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES, Record
 from tests.worlds.topics.topic_records import a_writer, append_now
 
 # A clock that stepped back: the third record looks older than the two before it.

@@ -11,7 +11,7 @@ from stagepost.errors import ErrorCode
 from stagepost.pipeline.steps import other_checks
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked
-from stagepost.topics.names import DELIVERY_EVENTS, DMQ_MESSAGES, MESSAGES
+from stagepost.topics.topic import DELIVERY_EVENTS, DMQ_MESSAGES, MESSAGES
 from tests.worlds.dmq.pool_signers import Signer
 from tests.worlds.pipeline.pipeline_others import EVENT, GOOD, broken
 

@@ -25,7 +25,7 @@ from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
 from stagepost.remp.receipts.receipt_fields import TIMESTAMP_MAX
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.names import STATUSES
+from stagepost.topics.topic import STATUSES
 from tests.worlds.pipeline.pipeline_oracle import Recomputed, recompute
 from tests.worlds.pipeline.pipeline_spark import small_spark
 from tests.worlds.pipeline.pipeline_topics import a_topic, append_all, records_of

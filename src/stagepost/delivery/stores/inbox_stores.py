@@ -1,16 +1,22 @@
-"""An inbox over any writer of rows: what the one on disk and its twin in memory have in common."""
+"""The inbox as rows over any writer, on disk and in memory: one folder for each receiver, one SQLite file in it, one fsync for
+everything that waits.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from stagepost.delivery.stores.inbox import KEEP_S, InboxContent, InboxRecord
-from stagepost.delivery.stores.inbox_rules import InboxBook, InboxQueue, content_of
-from stagepost.delivery.stores.row_store import RowStore
+from stagepost.delivery.stores.inbox import CAPACITY, KEEP_S, InboxContent, InboxRecord
+from stagepost.delivery.stores.inbox_rules import TABLES, InboxBook, InboxQueue, content_of
+from stagepost.delivery.stores.row_store import RowStore, open_queue_folder
 from stagepost.errors import StagepostError
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.ground.storage.tables import Held
+from stagepost.ground.storage.group_writer import FileBackend, GroupWriter
+from stagepost.ground.storage.simulated_disk import InstantWriter, MemoryBackend, TablesDisk
+from stagepost.ground.storage.sqlite_file import Connect, connect
+from stagepost.ground.storage.tables import Draft, Held, empty
 
 DELIVERY_ID_BYTES = 32
 CLAIMS_TABLE = "stagepost_claims"
@@ -76,3 +82,57 @@ def claim_within(connection: sqlite3.Connection, delivery_id: bytes | str) -> bo
     )
     statement = f"INSERT OR IGNORE INTO {CLAIMS_TABLE} VALUES (?)"
     return connection.execute(statement, (as_bytes(delivery_id),)).rowcount == 1
+
+
+INBOX_FILE = "inbox.sqlite"
+
+
+class SqliteInbox(InboxRows):
+    """`ErrQueueLocked` if another receiver has the folder, `StorageError` if it cannot be used."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        capacity: int = CAPACITY,
+        clock: Clock | None = None,
+        connect: Connect = connect,
+    ) -> None:
+        file, lock = open_queue_folder(folder, INBOX_FILE, TABLES, "inbox", connect)
+        super().__init__(file.held, file.damage, capacity, clock)
+        self._writer = GroupWriter(
+            FileBackend(file, "inbox", lock.release),
+            lambda draft: InboxBook(draft, self._queue),
+            on_error=self._report,
+        )
+
+
+class MemoryInboxDisk(TablesDisk):
+    """Outlives the inboxes on it: `crash` is a power cut, `kill` the end of a process alone."""
+
+    def __init__(self, sync_s: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(TABLES, sync_s)
+
+
+class MemoryInbox(InboxRows):
+    """Without a disk it ends with the process. `is_safe=False` is a planted defect: it answers before it has synced."""
+
+    def __init__(
+        self,
+        disk: MemoryInboxDisk | None = None,
+        *,
+        capacity: int = CAPACITY,
+        clock: Clock | None = None,
+        is_safe: bool = True,
+    ) -> None:
+        backend = None if disk is None else MemoryBackend(disk, is_safe=is_safe)
+        held = empty({table.name: table for table in TABLES}) if backend is None else backend.held
+        super().__init__(held, (), capacity, clock)
+
+        def open_book(draft: Draft) -> InboxBook:
+            return InboxBook(draft, self._queue)
+
+        if backend is None:
+            self._writer = InstantWriter(held, open_book)
+        else:
+            self._writer = GroupWriter(backend, open_book, on_error=self._report)
