@@ -32,7 +32,7 @@ def load_tool() -> ModuleType:
 TOOL = load_tool()
 
 WAY_ROOM_CHANGES_MAX = 72  # aim: 55
-SMALL_FILES_MAX = 54  # aim: 50
+SMALL_FILES_MAX = 50
 REPEATED_CLASSES_MAX = 25
 LONE_SUBCLASSES_MAX = 3
 CASTS_MAX = 3  # aim: 15
