@@ -59,10 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", required=True, metavar="PART", help=f"a part of bench/run.py, or {DELIVERY}"
     )
     parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help=f"{PAIRS} unless told")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each step, where the part has any")
     parser.add_argument("--named", default="", metavar="TEXT", help="figures whose name contains this text")
     parser.add_argument("--most", type=float, metavar="R", help="fail when a median ratio is above")
     options = parser.parse_args(arguments)
-    found = ratios(measure_in_turns(options.before, options.now, options.only, options.pairs), options.named)
+    rounds = [] if options.rounds is None else ["--rounds", str(options.rounds)]
+    runs = measure_in_turns(options.before, options.now, options.only, options.pairs, rounds)
+    found = ratios(runs, options.named)
     print(table(found))
     if not found:
         print(f"no figure of both revisions has {options.named!r} in its name", file=sys.stderr)
@@ -73,19 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(above))
 
 
-def measure_in_turns(before: Path, now: Path, part: str, pairs: int) -> list[tuple[Figures, Figures]]:
+def measure_in_turns(
+    before: Path, now: Path, part: str, pairs: int, rounds: Sequence[str] = ()
+) -> list[tuple[Figures, Figures]]:
     """Return the figures of both folders, `before` first, for each pair."""
     found: list[tuple[Figures, Figures]] = []
     for number in range(pairs):
         turn = (before, now) if number % 2 == 0 else (now, before)
-        figures = {folder: run_part(folder, part) for folder in turn}
+        figures = {folder: run_part(folder, part, rounds) for folder in turn}
         found.append((figures[before], figures[now]))
         print(f"pair {number + 1} of {pairs}", file=sys.stderr, flush=True)
     return found
 
 
-def run_part(folder: Path, part: str) -> Figures:
-    """Run one part in `folder` with the Python of that folder, and return the figures that it wrote."""
+def run_part(folder: Path, part: str, rounds: Sequence[str] = ()) -> Figures:
+    """Run one part in `folder` with the Python of that folder, and return the figures that it wrote. `rounds` is an option of
+    bench/run.py.
+    """
     is_delivery = part == DELIVERY
     lines = folder / "results" / ("bench-delivery.jsonl" if is_delivery else "bench.jsonl")
     written = lines.stat().st_size if lines.exists() else 0
@@ -93,7 +100,7 @@ def run_part(folder: Path, part: str) -> Figures:
     program += (
         ["-m", "bench.delivery.beside", "--only", OWN_SYSTEMS]
         if is_delivery
-        else ["bench/run.py", "--only", part]
+        else ["bench/run.py", "--only", part, *rounds]
     )
     subprocess.run(program, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     with lines.open("rb") as file:
