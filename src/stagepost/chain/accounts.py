@@ -14,7 +14,6 @@ from stagepost.remp.queue.session_switch import Shard
 WORKCHAIN = 0
 """Number of the workchain that has the accounts; the masterchain has none."""
 
-ACCOUNT_BYTES = 32
 SUPPLY_MAX = (1 << 63) - 1
 """Units in all balances together, at most: so no sum of amounts ever leaves its field."""
 

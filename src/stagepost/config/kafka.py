@@ -45,13 +45,6 @@ def load_kafka_settings(
     )
 
 
-def kafka_settings(bootstrap: str) -> KafkaSettings:
-    """Everything else as it is by default: for a broker on this machine."""
-    found = load_kafka_settings(bootstrap, None, {})
-    assert found is not None
-    return found
-
-
 def _plan(config: EffectiveConfig, key: str) -> TopicPlan:
     replication = (
         BROKERS_CHOICE if config["kafka.replication"] is None else config.number("kafka.replication")

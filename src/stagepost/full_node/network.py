@@ -19,7 +19,6 @@ from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
 from stagepost.ground.files.small_files import read_small_file, replace_file
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay_links import LinkMember
 
 log = logging.getLogger(__name__)
@@ -75,10 +74,6 @@ class RempNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def full_nodes(self) -> tuple[NetworkMember, ...]:
         return tuple(member for member in self.members if not member.is_validator)
-
-    @property
-    def keys_by_id(self) -> dict[bytes, bytes]:
-        return {key_id(key): key for key in self.public_keys}
 
     def place_of(self, public_key: bytes) -> int:
         try:

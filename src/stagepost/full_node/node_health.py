@@ -136,10 +136,6 @@ class NetworkMembers:
         member = self._of_key.get(public_key)
         return f"key {public_key.hex()[:8]}" if member is None else member.name
 
-    def name_of_id(self, source_id: bytes) -> str:
-        member = self._of_id.get(source_id)
-        return f"key id {source_id.hex()[:8]}" if member is None else member.name
-
     def status(
         self, public_keys: Iterable[bytes], linked_ids: set[bytes], now_ms: int
     ) -> tuple[MemberStatus, ...]:

@@ -58,7 +58,6 @@ FOLDERS_MAX = 64
 VERIFY_EVERY_S = 60.0
 """Seconds, at least, from one verification of the whole file to the next in one process: anybody may look for what is not there."""
 
-_ID_BYTES = ID_DIGITS // 2
 _MARK_BYTES = 8
 _HEX = re.compile(rf"[0-9a-f]{{{PREFIX_DIGITS_MIN},{ID_DIGITS}}}")
 

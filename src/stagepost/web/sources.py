@@ -229,12 +229,6 @@ def _readiness(state: object) -> dict[str, Any]:
     return {"ready": True}
 
 
-def require_state(state: Nothing | Unreadable | None) -> None:
-    """For whoever answers with data: what could not be read is an error there."""
-    if isinstance(state, Unreadable):
-        raise UnreadableSource(state)
-
-
 class UnreadableSource(StagepostError):
     status = HTTPStatus.SERVICE_UNAVAILABLE
     """Whatever is wrong with the source: it is not the asker's fault."""

@@ -51,10 +51,6 @@ class OutboxCheck(msgspec.Struct, frozen=True):
     def is_sound(self) -> bool:
         return self.imbalance == 0 and not self.damage
 
-    def oldest_age_s(self, unix_s: float) -> float:
-        """Return how long the oldest live message has waited, in seconds; 0 if there is none."""
-        return 0.0 if self.oldest_created_ms is None else max(0.0, unix_s - self.oldest_created_ms / 1_000)
-
 
 def read_outbox(folder: Path) -> OutboxContent:
     """Return everything that can be read; `StorageError` if there is no outbox in the folder, or none that can be read.

@@ -107,19 +107,3 @@ class NodeConfig:
     def uses_ledger_peers(self) -> bool:
         after_slot = self.topology.use_ledger_after_slot
         return self.ledger_peers and after_slot is not None and after_slot >= 0
-
-    @property
-    def connections_soft_max(self) -> int:
-        return self.admission.soft_max
-
-    @property
-    def connections_hard_max(self) -> int:
-        return self.admission.hard_max
-
-    @property
-    def connections_delay_s(self) -> float:
-        return self.admission.delay_s
-
-    @property
-    def per_address_max(self) -> int:
-        return self.admission.per_source_max

@@ -302,13 +302,6 @@ class PeerBook:
         oldest = min(idle, key=lambda peer: peer.connected_at, default=None)
         return None if oldest is None else oldest.address
 
-    def forget_contributions(self, address: PeerAddress, now: float) -> None:
-        """Begin another interval of observation."""
-        peer = self._peers.get(address)
-        if peer is not None:
-            peer.connected_at = now
-            peer.contributions = 0
-
     def is_root(self, host: str) -> bool:
         """Return whether the operator named a peer at this host, by its address or by a name that led there."""
         return any(

@@ -33,10 +33,6 @@ class TraceParent(msgspec.Struct, frozen=True):
         """Return the header's value, in the one version that is written."""
         return f"{_VERSION}-{self.trace_id.hex()}-{self.span_id.hex()}-{self.flags:02x}"
 
-    @property
-    def is_sampled(self) -> bool:
-        return bool(self.flags & SAMPLED)
-
     def encode(self) -> bytes:
         return self.trace_id + self.span_id + bytes((self.flags,))
 

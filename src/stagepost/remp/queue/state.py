@@ -225,10 +225,6 @@ class QueueState:
     def open_count(self) -> int:
         return len(self._open)
 
-    def open_entries(self) -> Iterator[QueueEntry]:
-        """Messages that no shard block holds yet."""
-        return (self.entries[message_id] for message_id in self._open)
-
     def newest_open_entries(self) -> Iterator[QueueEntry]:
         """Return the open entries, newest first: a search for any collatable message ends soon."""
         return (self.entries[message_id] for message_id in reversed(self._open))

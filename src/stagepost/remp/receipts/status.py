@@ -156,13 +156,6 @@ def kind_named(text: str) -> Kind | None:
     return _BY_NAME.get(text) or _BY_ANY_NAME.get(text.lower())
 
 
-def level_change(status: Status) -> int:
-    """Return 1 if a message with this status goes on, 0 if it stays, -1 if it steps back."""
-    if status is Status.ACCEPTED:
-        return 1
-    return -1 if status in (Status.REJECTED, Status.IGNORED, Status.TIMEOUT) else 0
-
-
 def is_finally_accepted(kind: Kind) -> bool:
     return kind.status is Status.ACCEPTED and kind.level is Level.MASTERCHAIN
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.errors import ConfigError, StorageError
+from stagepost.errors import StorageError
 from stagepost.topics.batch import Batch
 from stagepost.topics.kafka.access import KafkaAccess
 from stagepost.topics.kafka.admin import BrokerDesk
@@ -341,15 +341,3 @@ def range_consumer(access: KafkaAccess) -> Any:
             "log_level": 0,
         }
     )
-
-
-def open_kafka_topic(access: KafkaAccess, name: str) -> KafkaTopic:
-    """Return an existing topic; raise `ConfigError` if the broker shows none of that name."""
-    known = BrokerDesk(access).partitions()
-    if name not in known:
-        raise ConfigError(
-            f"the Kafka broker at {access.bootstrap} shows no topic {name}",
-            advice=f"topics there: {', '.join(sorted(known)) or 'none'}",
-            found=name,
-        )
-    return KafkaTopic(access, name, known[name])

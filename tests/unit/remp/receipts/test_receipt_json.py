@@ -27,10 +27,8 @@ from stagepost.remp.receipts.status import (
     Colour,
     Fields,
     Level,
-    Status,
     is_legal_step,
     kind_named,
-    level_change,
 )
 from stagepost.remp.shard import UNKNOWN_BLOCK
 
@@ -112,10 +110,6 @@ def test_the_colours_say_what_will_never_be_included_and_what_is_final() -> None
     assert by_colour[Colour.BLUE] == {"Finalized"}
     assert "RejectedByCollator" in by_colour[Colour.ORANGE]
     assert "PutIntoQueue" in by_colour[Colour.GREEN]
-
-
-def test_a_status_leads_on_keeps_its_place_or_steps_back() -> None:
-    assert [level_change(status) for status in Status] == [1, -1, -1, 0, 0, 0, -1]
 
 
 def test_what_is_closed_can_only_become_final() -> None:
