@@ -14,11 +14,14 @@ from stagepost.chain.shard_state import TakenMessages
 from tests.worlds.chain.chain_world import START_MS, DecidedChain
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.remp.primes_ends import EndsWatch, times_that_fall
-from tests.worlds.remp.primes_runs import EXPIRING, HELD, SHORT, PrimesPlan, run_primes
+from tests.worlds.remp.primes_runs import EXPIRING, HELD, SHORT, PrimesPlan, ends_plan, run_primes
 
 SEEDS = 2
 FIXED_SEED = 7
 """Where messages expire before they are taken, and where the chain forgets some of those that it took."""
+
+TOO_LATE_SEED = 700_033
+"""Where a full node is given a message when the chain remembers too little to prove its end."""
 
 FORGETFUL_SEED = 3
 """Where the chain forgets executions while full nodes still have the messages."""
@@ -62,6 +65,12 @@ def test_sessions_that_liars_hold_end_no_message_twice_and_stop_nobody(
     outcome = run_primes(run_seed, msgspec.structs.replace(HELD, fault=fault))
     assert outcome.final > 0
     assert outcome.shown > 0
+
+
+def test_a_message_that_comes_after_the_chain_forgot_its_time_is_not_awaited_for_ever() -> None:
+    plan = ends_plan(TOO_LATE_SEED)
+    assert plan.window_ms
+    assert run_primes(TOO_LATE_SEED, plan).never > 0
 
 
 # The runs can tell

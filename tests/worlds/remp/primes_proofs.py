@@ -17,6 +17,7 @@ from stagepost.chain.proofs.proof_making import ProofMaker, assembled
 from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S
 from stagepost.ground.identifiers import PROOFS_TOPIC
+from stagepost.remp.ledger import ParsedMessage
 from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.topics.memory import MemoryTopic
 from tests.worlds.chain.proved_chain import second
@@ -32,13 +33,28 @@ class ProofShelf:
         self.topic = MemoryTopic(PROOFS_TOPIC)
         self.ends: dict[bytes, ProvedEnd] = {}
         self.faults: list[str] = []
+        self.too_late: set[bytes] = set()
+        """Messages that the full node was given when the chain had forgotten the time in which they could be executed."""
+
         self.keeper = ProofKeeper(ProofMaker(genesis), self.topic.writer(retry_s=RETRY_S))
         self.keeper.on_proved = self._proved
 
     def follow(self, follower: ChainFollower) -> None:
+        self._following = follower.ledger.following
         follower.ledger.following.on_master = lambda kept, applied: self.keeper.take(
             final_block(kept), applied
         )
+
+    def expect(self, parsed: ParsedMessage) -> None:
+        """Await the end of a message; nobody can prove it any more if the chain remembers too little."""
+        configuration, message = self._following.master.configuration, parsed.message
+        if parsed.expires_at_s is not None:
+            first_ms = parsed.expires_at_s * 1_000 - configuration.expiry_ahead_max_ms
+            states = self._following.states.values()
+            holding = [one for one in states if one.shard.holds(message.workchain, message.account)]
+            if any(one.remembers_from_ms > first_ms for one in holding):
+                self.too_late.add(message.message_id)
+        self.keeper.expect(parsed)
 
     def _proved(self, message_id: bytes, end: ProvedEnd) -> None:
         before = self.ends.setdefault(message_id, end)
@@ -98,6 +114,6 @@ def faults_of_proofs(shelf: ProofShelf, final: Collection[bytes], expired: Colle
             faults.append(f"the proof of {name} shows {seen['kind']} of {seen['id']}, not {end.kind}")
     faults += [
         f"message {message_id.hex()} has ended, and there is no proof"
-        for message_id in sorted(shelf.awaited() & ({*final, *expired} - shelf.ends.keys()))
+        for message_id in sorted(shelf.awaited() & ({*final, *expired} - shelf.ends.keys()) - shelf.too_late)
     ]
     return faults

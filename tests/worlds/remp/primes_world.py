@@ -277,7 +277,7 @@ class FullHouse:
             Random(world.random.getrandbits(64)),
             on_status=self._heard,
             complain=self.complaints.append,
-            expect=self.proofs.keeper.expect,
+            expect=self.proofs.expect,
         )
         overlay = world.join(self.number, self.follower.board)
         self.follower.start(overlay)
