@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import StorageError
-from stagepost.ground.files.data_folder import restored_note
+from stagepost.ground.files.data_folder import read_note, restored_note
 from stagepost.ground.files.small_files import Files, replace_durably
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerSession
@@ -22,6 +22,7 @@ MEMORY_FILE = "memory.json"
 MEMORY_BYTES_MAX = 65_536
 SESSIONS_MAX = 256
 """Sessions, at most, that a note names; the oldest go first, and have ended long since."""
+ADVICE = "put back a backup of the data folder, or start with an empty one"
 AHEAD_MS_MAX = 5_000
 """Milliseconds that a session may begin ahead of our clock. A clock that is further behind cannot tell what is new."""
 
@@ -87,28 +88,11 @@ def open_memory(data: Path, now_ms: Callable[[], int], *, is_new: bool) -> OwnMe
                 advice="check the disk and the space left on it",
             ) from error
 
-    note, restored = _read_note(path), restored_note(data)
+    note = read_note(path, MemoryNote, MEMORY_BYTES_MAX, ADVICE)
+    restored = restored_note(data)
     name = "" if restored is None else f"{restored.backup}@{restored.restored_at_ms}"
     since_ms = now_ms() if restored is None else max(now_ms(), restored.restored_at_ms)
     if is_new or (restored is not None and (note is None or note.restored != name)):
         note = MemoryNote(since_ms, restored=name)
         keep(note)
     return OwnMemory(note, now_ms, keep)
-
-
-def _read_note(path: Path) -> MemoryNote | None:
-    try:
-        with path.open("rb") as file:
-            note = msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=MemoryNote)
-        if note.version != 1:
-            raise msgspec.ValidationError(
-                f"it is of version {note.version}, and this release knows version 1"
-            )
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StorageError(
-            f"{path} cannot be read: {error}",
-            advice="put back a backup of the data folder, or start with an empty one",
-        ) from error
-    return note

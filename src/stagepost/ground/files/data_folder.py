@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,16 @@ RESTORED_FILE = "restored.json"
 RESTORED_BYTES_MAX = 4_096
 
 
+class VersionedNote(Protocol):
+    """A note that says which version of its form it has."""
+
+    @property
+    def version(self) -> int: ...
+
+
+N = TypeVar("N", bound=VersionedNote)
+
+
 class RestoredNote(msgspec.Struct, frozen=True):
     """Content of restored.json, which a restore leaves for the node: when the backup was made, and when it was restored, in Unix milliseconds.
     `backup` is the hash of the manifest. Between the two times the node may have said what the folder does not know.
@@ -44,10 +54,17 @@ class RestoredNote(msgspec.Struct, frozen=True):
 def restored_note(data: Path) -> RestoredNote | None:
     """Return the note of the restore that filled the folder; None if none did. A note that cannot be read is an error:
     without it a node would speak too early."""
-    path = data / RESTORED_FILE
+    return read_note(
+        data / RESTORED_FILE, RestoredNote, RESTORED_BYTES_MAX, "restore the folder again, into a new one"
+    )
+
+
+def read_note(path: Path, kind: type[N], bytes_max: int, advice: str) -> N | None:
+    """Return the note in a small JSON file, None without such a file; raise `StorageError` with `advice` for a note that
+    cannot be read or has another version."""
     try:
         with path.open("rb") as file:
-            note = msgspec.json.decode(file.read(RESTORED_BYTES_MAX), type=RestoredNote)
+            note = msgspec.json.decode(file.read(bytes_max), type=kind)
         if note.version != 1:
             raise msgspec.ValidationError(
                 f"it is of version {note.version}, and this release knows version 1"
@@ -55,9 +72,7 @@ def restored_note(data: Path) -> RestoredNote | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StorageError(
-            f"{path} cannot be read: {error}", advice="restore the folder again, into a new one"
-        ) from error
+        raise StorageError(f"{path} cannot be read: {error}", advice=advice) from error
     return note
 
 
