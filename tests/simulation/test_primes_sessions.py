@@ -27,6 +27,8 @@ from tests.worlds.remp.primes_runs import SESSION_PLAN, SHORT_LIVES_MS, PrimesPl
 
 SEEDS = 2
 SEEDS_TRIED = 8
+TRIED_FIRST = 5
+"""Seed that showed every planted defect when it was last measured; the others are tried after it."""
 FORKERS = {"EquivocatorSeat", "TwinSeat"}
 """Attackers that contradict themselves, which every honest validator finds out."""
 
@@ -154,6 +156,7 @@ def test_a_planted_defect_is_noticed(
 
 
 def _some_runs(plan: PrimesPlan) -> None:
-    for seed in range(SEEDS_TRIED):
+    tried = range(SEEDS_TRIED)
+    for seed in (*tried[TRIED_FIRST:], *tried[:TRIED_FIRST]):
         print(f"seed {seed}")
         run_primes(seed, plan)

@@ -15,7 +15,7 @@ from stagepost.catchain.graph import Graph, GraphRules, State, Vertex
 from stagepost.catchain.payloads import NOTHING, VECTOR_ID, ForkProof, proof_behind, upper_part
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Writer
-from tests.worlds.catchain.catchain_world import verify_once
+from tests.worlds.catchain.members_world import verify_once
 
 SIZE = 5
 INCARNATION = bytes([7]) * 32

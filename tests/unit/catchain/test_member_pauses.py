@@ -9,7 +9,7 @@ from stagepost.catchain.block import decode_update
 from stagepost.catchain.effects import Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
-from tests.worlds.catchain.catchain_world import verify_once
+from tests.worlds.catchain.members_world import verify_once
 
 PAUSE_S = MemberOptions().speak_pause_s
 

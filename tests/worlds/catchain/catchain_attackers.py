@@ -43,7 +43,8 @@ from stagepost.remp.queue.records import (
     is_bare,
 )
 from stagepost.remp.queue.state import SKEW_MS
-from tests.worlds.catchain.catchain_world import Peer, World, _answer_came, _frame_came, _query_came
+from tests.worlds.catchain.catchain_world import Peer, World
+from tests.worlds.catchain.members_world import answer_came, frame_came, query_came
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 STORM_UNTIL_S = 8.0
@@ -72,7 +73,7 @@ class Attacker(Validator):
         return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
 
     def send_frame(self, peer: int, frame: bytes) -> None:
-        self.world.send(self.index, peer, partial(_frame_came, self.index, frame))
+        self.world.send(self.index, peer, partial(frame_came, self.index, frame))
 
     def others(self) -> list[int]:
         return [peer for peer in range(self.world.size) if peer != self.index]
@@ -250,10 +251,10 @@ class Stormer(Attacker):
         high = Dependency(self.index, 1_000 + 10 * number, sha256(b"%d" % number).digest(), bytes(64))
         visible = self.sign(high, (), b"high up")
         for peer in self.others():
-            self.world.send(self.index, peer, partial(_query_came, self.index, number, everything))
+            self.world.send(self.index, peer, partial(query_came, self.index, number, everything))
             own = graph.top(self.index)
             history = encode_query(GetBlockHistory(own.hash, BLOCKS_ASKED_MAX, ()))
-            self.world.send(self.index, peer, partial(_query_came, self.index, number, history))
+            self.world.send(self.index, peer, partial(query_came, self.index, number, history))
             self.send_frame(peer, visible.encode())
         self.world.after(0.25, partial(self._storm, life, number + 1))
 
@@ -298,7 +299,7 @@ class Overanswerer(Attacker):
         super().perform(effects)
 
     def _answer(self, peer: int, number: int, answer: bytes) -> None:
-        self.world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
+        self.world.send(self.index, peer, partial(answer_came, self.index, number, answer))
 
 
 class FarAhead(Attacker):

@@ -6,11 +6,9 @@ keys. What honest members end with is compared by means that the graph has no pa
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
-from itertools import count
 from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
@@ -30,37 +28,13 @@ from stagepost.catchain.effects import (
 )
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
-from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
+from tests.worlds.catchain.members_world import Hearer, MembersWorld, answer_came, frame_came, verify_once
 
 SESSION = sha256(b"session").digest()
 
 
-@lru_cache(maxsize=200_000)
-def verify_once(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """A signature is checked once for all members of a run."""
-    return ed25519.verify(public_key, message, signature)
-
-
-class Network:
-    def __init__(
-        self, random: Random, *, loss: float = 0.0, delay_s: tuple[float, float] = (0.001, 0.05)
-    ) -> None:
-        self.random = random
-        self.loss = loss
-        self.delay_s = delay_s
-        self.groups: dict[int, int] = {}
-
-    def passes(self, sender: int, receiver: int) -> bool:
-        if self.groups.get(sender, 0) != self.groups.get(receiver, 0):
-            return False
-        return self.random.random() >= self.loss
-
-    def delay(self) -> float:
-        return self.random.uniform(*self.delay_s)
-
-
-class Peer:
+class Peer(Hearer):
     """One member's process: its core, what it has to say, its disk, and what it told those above."""
 
     def __init__(self, world: World, index: int) -> None:
@@ -103,14 +77,6 @@ class Peer:
         self.perform(self.member.restore(self.disk, world.now))
         self.wake_later()
 
-    def start_if_down(self) -> None:
-        if not self.is_up:
-            self.start()
-
-    def crash(self) -> None:
-        self.is_up = False
-        self.life += 1
-
     def crash_when_written(self) -> None:
         """The next time that a block of ours is on disk, and nobody has heard of it."""
         self.crashes_when_written = self.is_up
@@ -141,14 +107,11 @@ class Peer:
                 case Persist(block_hash, frame, is_own):
                     world.after(world.disk_delay(), partial(self.written, life, block_hash, frame, is_own))
                 case Send(peer, frame):
-                    world.send(self.index, peer, partial(_frame_came, self.index, frame))
+                    world.send(self.index, peer, partial(frame_came, self.index, frame))
                 case Ask(peer, number, query):
-                    world.send(self.index, peer, partial(_query_came, self.index, number, query))
-                    is_linked = world.are_linked(self.index, peer)
-                    wait_s = world.options.sync.query_timeout_s if is_linked else 0.0
-                    world.after(wait_s, partial(self.query_failed, life, peer, number))
+                    self.ask(peer, number, query, world.options.sync.query_timeout_s)
                 case Reply(peer, number, answer):
-                    world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
+                    world.send(self.index, peer, partial(answer_came, self.index, number, answer))
                 case Deliver(source, height, block_hash, payload, _):
                     self.delivered.append((source, height, block_hash, payload))
                 case BlameReport(source, _):
@@ -170,53 +133,9 @@ class Peer:
                 return
             self.perform(self.member.stored(block_hash, self.world.now))
 
-    def frame_came(self, sender: int, frame: bytes) -> None:
-        self.perform(self.member.frame_received(sender, frame, self.world.now))
 
-    def query_came(self, sender: int, number: int, query: bytes) -> None:
-        self.perform(self.member.query_received(sender, number, query, self.world.now))
-
-    def query_failed(self, life: int, peer: int, number: int) -> None:
-        """Tell the member that no answer came, as a link does; the member ignores it if one did."""
-        if self.is_up and life == self.life:
-            self.perform(self.member.answered(peer, number, None, self.world.now))
-
-    def answer_came(self, sender: int, number: int, answer: bytes) -> None:
-        self.perform(self.member.answered(sender, number, answer, self.world.now))
-
-
-def _frame_came(sender: int, frame: bytes, to: Peer) -> None:
-    to.frame_came(sender, frame)
-
-
-def _query_came(sender: int, number: int, query: bytes, to: Peer) -> None:
-    to.query_came(sender, number, query)
-
-
-def _answer_came(sender: int, number: int, answer: bytes, to: Peer) -> None:
-    to.answer_came(sender, number, answer)
-
-
-class Timeline:
-    """Events in the order of their times, one after the other."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-
-    def at(self, time: float, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), event))
-
-    def run(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
-        self.now = until
-
-
-class World:
-    """Members with numbers, their network and their time."""
+class World(MembersWorld[Peer]):
+    """Members of one graph."""
 
     def __init__(
         self,
@@ -229,50 +148,13 @@ class World:
         dates: DateRules | None = None,
         make_peer: Callable[[World, int], Peer] = Peer,
     ) -> None:
+        super().__init__(seed, loss)
         self.size = size
-        self.random = Random(seed)
-        self.timeline = Timeline()
         self.rules = rules or GraphRules()
         self.dates = dates
         self.options = options or MemberOptions(start_wait_s=0.5, idle_timeout_s=4.0)
-        self.network = Network(Random(seed + 1), loss=loss)
         self.incarnation = incarnation_of(SESSION, [key_id(public_key_of(one)) for one in range(size)])
         self.peers = [make_peer(self, index) for index in range(size)]
-
-    @property
-    def now(self) -> float:
-        return self.timeline.now
-
-    def at(self, time: float, event: Callable[[], None]) -> None:
-        self.timeline.at(time, event)
-
-    def after(self, delay_s: float, event: Callable[[], None]) -> None:
-        self.at(self.now + delay_s, event)
-
-    def disk_delay(self) -> float:
-        return self.random.uniform(0.0005, 0.005)
-
-    def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
-        if not self.network.passes(sender, receiver):
-            return
-        peer = self.peers[receiver]
-
-        def arrive() -> None:
-            if peer.is_up:
-                event(peer)
-
-        self.after(self.network.delay(), arrive)
-
-    def are_linked(self, one: int, other: int) -> bool:
-        groups = self.network.groups
-        return self.peers[other].is_up and groups.get(one, 0) == groups.get(other, 0)
-
-    def start_all(self) -> None:
-        for peer in self.peers:
-            peer.start()
-
-    def run(self, until: float) -> None:
-        self.timeline.run(until)
 
 
 def check_causal_order(peer: Peer, blocks: dict[bytes, Block]) -> None:

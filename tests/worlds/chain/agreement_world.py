@@ -7,13 +7,11 @@ is overheard and held against what they said before.
 
 from __future__ import annotations
 
-import heapq
 import struct
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import count
 from random import Random
 
 from rigs.agreement_keys import public_key_of, seed_of
@@ -42,7 +40,7 @@ from stagepost.chain.agreement.pacing import NEVER, MemberOptions
 from stagepost.chain.agreement.queries import decode_answer
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import Vote, VoteKind
-from stagepost.ground.crypto import ed25519
+from tests.worlds.catchain.members_world import Hearer, MembersWorld, answer_came, frame_came, verify_once
 from tests.worlds.chain import agreement_checker
 
 SESSION_ID = sha256(b"agreement").digest()
@@ -52,35 +50,12 @@ OPTIONS = MemberOptions(
 )
 
 
-@lru_cache(maxsize=500_000)
-def verify_once(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """A signature is checked once for all validators of a run."""
-    return ed25519.verify(public_key, message, signature)
-
-
 def session_of(size: int) -> Session:
     return Session(SESSION_ID, tuple(public_key_of(one) for one in range(size)), START)
 
 
 def payload_of(height: int, content: bytes) -> bytes:
     return struct.pack("<I", height) + content
-
-
-class Network:
-    def __init__(self, random: Random, *, loss: float = 0.0) -> None:
-        self.random = random
-        self.loss = loss
-        self.delay_s = (0.001, 0.05)
-        self.late: dict[int, float] = {}
-        self.groups: dict[int, int] = {}
-
-    def passes(self, sender: int, receiver: int) -> bool:
-        if self.groups.get(sender, 0) != self.groups.get(receiver, 0):
-            return False
-        return self.random.random() >= self.loss
-
-    def delay(self, sender: int) -> float:
-        return self.random.uniform(*self.delay_s) + self.late.get(sender, 0.0)
 
 
 class Disk:
@@ -106,7 +81,7 @@ class Disk:
         self.records = [one for one in self.records if one.slot is None or one.slot > block.slot]
 
 
-class Peer:
+class Peer(Hearer):
     is_honest = True
 
     def __init__(self, world: World, index: int) -> None:
@@ -155,14 +130,6 @@ class Peer:
         if self.to_say:
             self.perform(self.member.wants_block(world.now))
 
-    def start_if_down(self) -> None:
-        if not self.is_up:
-            self.start()
-
-    def crash(self) -> None:
-        self.is_up = False
-        self.life += 1
-
     def crash_for(self, seconds: float) -> None:
         self.crash()
         self.world.after(seconds, self.start_if_down)
@@ -203,10 +170,7 @@ class Peer:
             case Broadcast(frame):
                 self.broadcast(frame)
             case Ask(peer, number, query):
-                world.send(self.index, peer, partial(_query_came, self.index, number, query))
-                is_linked = world.are_linked(self.index, peer)
-                wait_s = world.options.query_timeout_s if is_linked else 0.0
-                world.after(wait_s, partial(self.query_failed, life, peer, number))
+                self.ask(peer, number, query, world.options.query_timeout_s)
             case Reply(peer, number, answer):
                 self.reply(peer, number, answer)
             case Propose(slot, parent_hash, is_wanted):
@@ -236,10 +200,10 @@ class Peer:
     def reply(self, peer: int, number: int, answer: bytes) -> None:
         for frame in decode_answer(answer).frames:
             self.world.overhear(self, frame)
-        self.world.send(self.index, peer, partial(_answer_came, self.index, number, answer))
+        self.world.send(self.index, peer, partial(answer_came, self.index, number, answer))
 
     def send_frame(self, peer: int, frame: bytes) -> None:
-        self.world.send(self.index, peer, partial(_frame_came, self.index, frame))
+        self.world.send(self.index, peer, partial(frame_came, self.index, frame))
 
     def others(self) -> list[int]:
         return [peer for peer in range(self.world.session.size) if peer != self.index]
@@ -299,36 +263,8 @@ class Peer:
         if self.is_up and life == self.life:
             self.perform(self.member.wants_block(self.world.now))
 
-    # Arrivals
 
-    def frame_came(self, sender: int, frame: bytes) -> None:
-        self.perform(self.member.frame_received(sender, frame, self.world.now))
-
-    def query_came(self, sender: int, number: int, query: bytes) -> None:
-        self.perform(self.member.query_received(sender, number, query, self.world.now))
-
-    def query_failed(self, life: int, peer: int, number: int) -> None:
-        """Tell the member that no answer came, as a link does; the member ignores it if one did."""
-        if self.is_up and life == self.life:
-            self.perform(self.member.answered(peer, number, None, self.world.now))
-
-    def answer_came(self, sender: int, number: int, answer: bytes) -> None:
-        self.perform(self.member.answered(sender, number, answer, self.world.now))
-
-
-def _frame_came(sender: int, frame: bytes, to: Peer) -> None:
-    to.frame_came(sender, frame)
-
-
-def _query_came(sender: int, number: int, query: bytes, to: Peer) -> None:
-    to.query_came(sender, number, query)
-
-
-def _answer_came(sender: int, number: int, answer: bytes, to: Peer) -> None:
-    to.answer_came(sender, number, answer)
-
-
-class World:
+class World(MembersWorld[Peer]):
     def __init__(
         self,
         size: int,
@@ -338,11 +274,9 @@ class World:
         options: MemberOptions = OPTIONS,
         make_peer: Callable[[World, int], Peer] = Peer,
     ) -> None:
+        super().__init__(seed, loss)
         self.session = session_of(size)
-        self.random = Random(seed)
-        self.now = 0.0
         self.options = options
-        self.network = Network(Random(seed + 1), loss=loss)
         self.final: dict[int, bytes] = {}
         self.certified: dict[int, bytes] = {}
         self.called_final: dict[int, bytes] = {}
@@ -351,22 +285,11 @@ class World:
         self.voted: dict[tuple[int, int, VoteKind], bytes] = {}
         self.frames_sent = 0
         self.crash_after_write = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
         self.peers = [make_peer(self, index) for index in range(size)]
 
     @property
     def honest(self) -> list[Peer]:
         return [peer for peer in self.peers if peer.is_honest]
-
-    def at(self, time: float, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), event))
-
-    def after(self, delay_s: float, event: Callable[[], None]) -> None:
-        self.at(self.now + delay_s, event)
-
-    def disk_delay(self) -> float:
-        return self.random.uniform(0.0005, 0.005)
 
     def crashes_after_writing(self) -> bool:
         """Between the disk and the word that was to be spoken."""
@@ -374,29 +297,7 @@ class World:
 
     def send(self, sender: int, receiver: int, event: Callable[[Peer], None]) -> None:
         self.frames_sent += 1
-        if not self.network.passes(sender, receiver):
-            return
-        peer = self.peers[receiver]
-
-        def arrive() -> None:
-            if peer.is_up:
-                event(peer)
-
-        self.after(self.network.delay(sender), arrive)
-
-    def are_linked(self, one: int, other: int) -> bool:
-        groups = self.network.groups
-        return self.peers[other].is_up and groups.get(one, 0) == groups.get(other, 0)
-
-    def start_all(self) -> None:
-        for peer in self.peers:
-            peer.start()
-
-    def run(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
-        self.now = until
+        super().send(sender, receiver, event)
 
     # What must hold all the time
 

@@ -37,7 +37,7 @@ from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.rotation import Plan
 from stagepost.remp.ledger import LedgerSession, MasterApplied, ShardCommitted, ShardDropped
 from stagepost.remp.message import ExternalMessage
-from tests.worlds.chain.agreement_world import verify_once
+from tests.worlds.catchain.members_world import verify_once
 from tests.worlds.chain.chain_world import START_MS
 
 LIFETIME_MS = 6_000

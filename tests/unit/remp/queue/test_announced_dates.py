@@ -20,7 +20,8 @@ from stagepost.ground.crypto import ed25519
 from stagepost.remp.queue.records import Header, Totals, date_in, decode_payload, encode_payload, is_bare
 from stagepost.remp.queue.state import SKEW_MS
 from tests.worlds.catchain.catchain_attackers import Attacker, Backdater, Foredater, world_with
-from tests.worlds.catchain.catchain_world import World, verify_once
+from tests.worlds.catchain.catchain_world import World
+from tests.worlds.catchain.members_world import verify_once
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 LIAR = 3
