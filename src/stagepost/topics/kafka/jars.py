@@ -6,11 +6,12 @@ it says that it is complete. Nothing is fetched unless the user asks for it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -24,6 +25,9 @@ CHECKSUMS = POM.with_name("checksums.txt")
 """SHA-256 of every jar of the lists, in the form of `sha256sum`; jars of other versions, by properties, have none."""
 COMPLETE = "complete"
 """Name of a file beside the jars that is written last: it holds the digest of the list by which they were fetched."""
+
+TURN = ".turn"
+"""Name of the file whose lock is held by the process that fetches."""
 
 FETCH_WITHIN_S = 600
 GOAL = "dependency:copy-dependencies"
@@ -66,7 +70,7 @@ def found_jars(artifacts: Artifacts, folder: Path) -> list[Path]:
 def is_current(artifacts: Artifacts, folder: Path, properties: Sequence[str] = ()) -> bool:
     """Return whether the jars in `folder` were fetched by the present list."""
     try:
-        return (folder / artifacts / COMPLETE).read_text(encoding="ascii").strip() == _digest(
+        return (folder / artifacts / COMPLETE).read_text(encoding="ascii").strip() == digest_of(
             artifacts, properties
         )
     except OSError:
@@ -89,26 +93,54 @@ def fetch_jars(
             f"the jars of profile {artifacts} are not in {folder} and there is no `mvn` on the search path to fetch them",
             advice="install Maven, or name a folder that has them with --jars",
         )
+    with turn(folder):
+        if not is_current(artifacts, folder, properties):  # somebody else may have fetched them meanwhile
+            _fetch(maven, artifacts, folder, environment, properties)
+    return found_jars(artifacts, folder)
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """Wait until nobody else fetches: two Mavens at once spoil each other's downloads."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Into a folder aside first: others may be fetching the same jars, or running on the present ones.
+        file = (folder / TURN).open("a")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(
+    maven: str,
+    artifacts: Artifacts,
+    folder: Path,
+    environment: Mapping[str, str],
+    properties: Sequence[str],
+) -> None:
+    try:
+        # Into a folder aside first: others may be running on the present jars.
         place = Path(mkdtemp(prefix=f".{artifacts}-", dir=folder))
     except OSError as error:
-        raise StorageError(
-            f"the jars cannot be written to {folder}: {error.strerror}",
-            advice="name a folder that you may write to with --jars",
-        ) from error
+        raise _unwritable(folder, error) from error
     try:
         _run_maven(maven, artifacts, place, environment, properties)
         if not properties:
             check_jars(artifacts, sorted(place.glob("*.jar")))
-        (place / COMPLETE).write_text(f"{_digest(artifacts, properties)}\n", encoding="ascii")
+        (place / COMPLETE).write_text(f"{digest_of(artifacts, properties)}\n", encoding="ascii")
         shutil.rmtree(folder / artifacts, ignore_errors=True)
-        with suppress(OSError):  # another process was quicker; its jars are as good
+        with suppress(OSError):  # an earlier release does not wait for its turn; its jars are as good
             place.rename(folder / artifacts)
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return found_jars(artifacts, folder)
+
+
+def _unwritable(folder: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"the jars cannot be written to {folder}: {error.strerror}",
+        advice="name a folder that you may write to with --jars",
+    )
 
 
 def check_jars(artifacts: Artifacts, jars: Sequence[Path]) -> None:
@@ -173,7 +205,7 @@ def pom_of(artifacts: Artifacts) -> Path:
     return POM if artifacts in OF_KAFKA else DELTA_POM
 
 
-def _digest(artifacts: Artifacts, properties: Sequence[str]) -> str:
+def digest_of(artifacts: Artifacts, properties: Sequence[str]) -> str:
     return sha256(pom_of(artifacts).read_bytes() + "\0".join(properties).encode()).hexdigest()
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from xml.etree import ElementTree
 
 import pytest
@@ -213,7 +216,7 @@ def test_a_maven_that_fails_leaves_nothing_and_its_reason_is_told(tmp_path: Path
 
     with pytest.raises(ConfigError, match=r"profile broker: no such artifact$"):
         fetch_jars(Artifacts.BROKER, folder, {"PATH": f"{tmp_path}:{os.defpath}"})
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == [jars.TURN]
 
 
 def test_jars_are_fetched_once_and_again_when_the_list_has_changed(
@@ -238,7 +241,31 @@ def test_jars_are_fetched_once_and_again_when_the_list_has_changed(
     fetch_jars(Artifacts.SPARK, folder, environment, ["kafka.version=9"])
 
     assert (tmp_path / "calls").read_text().count("x") == 2
-    assert [path.name for path in folder.iterdir()] == ["spark"]
+    assert {path.name for path in folder.iterdir()} == {"spark", jars.TURN}
+
+
+def test_one_fetches_and_the_others_wait_and_take_what_it_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checksums.txt").write_text(f"{sha256(b'').hexdigest()}  spark/a.jar\n")
+    monkeypatch.setattr(jars, "CHECKSUMS", tmp_path / "checksums.txt")
+    has_looked = Event()
+
+    def which(name: str, path: str) -> str:
+        has_looked.set()
+        return "/nowhere/mvn"
+
+    monkeypatch.setattr(shutil, "which", which)
+    folder = tmp_path / "jars"
+    with ThreadPoolExecutor(1) as others:
+        with jars.turn(folder):
+            waiting = others.submit(fetch_jars, Artifacts.SPARK, folder, {})
+            assert has_looked.wait(60)
+            (folder / "spark").mkdir()
+            (folder / "spark" / "a.jar").touch()
+            (folder / "spark" / COMPLETE).write_text(jars.digest_of(Artifacts.SPARK, ()))
+
+        assert waiting.result(60) == [folder / "spark" / "a.jar"]
 
 
 def test_the_cache_folder_follows_the_environment() -> None:
