@@ -21,7 +21,7 @@ from stagepost.remp.links import authentication as link_authentication
 from stagepost.remp.links import local_intake
 from stagepost.remp.links import protocols as link_protocols
 from stagepost.remp.links.specs import LINK_SPECS, PROTOCOLS, LinkProtocol
-from stagepost.remp.links.versions import DATA_FIELDS, LinkVersion
+from stagepost.remp.links.versions import DATA_FIELDS, PLAIN_DATA_FIELDS, LinkVersion
 
 SPECS = (*ALL_SPECS, *LINK_SPECS)
 GENERATED = "<!-- Written by `make docs` from the code; changes made here are lost. -->"
@@ -132,13 +132,6 @@ def _number(protocol: MiniProtocol) -> Callable[[Profile], str]:
     return lambda profile: str(profile.numbers.get(protocol, "–"))
 
 
-_LINK_KINDS = {
-    LinkVersion.REMP: "full node to validator",
-    LinkVersion.CATCHAIN: "members of a session",
-    LinkVersion.DELIVERY: "programs",
-}
-
-
 def _links_table() -> str:
     rows = []
     for protocol in LinkProtocol:
@@ -154,7 +147,9 @@ def _versions_table() -> str:
             for number, shape in shapes.items():
                 rows.append((origin, kind.value, str(number), ", ".join(shape.value)))
     for version in LinkVersion:
-        rows.append(("links", _LINK_KINDS[version], f"{version:#x}", ", ".join(DATA_FIELDS)))
+        fields = DATA_FIELDS if version.is_encrypted else PLAIN_DATA_FIELDS
+        purpose = version.kind.value if version.is_encrypted else f"{version.kind.value}, plain"
+        rows.append(("links", purpose, f"{version:#x}", ", ".join(fields)))
     intake_data = ", ".join(INTAKE_VERSIONS[INTAKE_VERSION].value)
     rows.append(("local socket of a full node", "program to full node", f"{INTAKE_VERSION:#x}", intake_data))
     return table(("origin", "connection", "number", "data"), rows)

@@ -13,6 +13,7 @@ from tests.fuzz.checks_cardano import cardano_samples, check_cardano
 from tests.fuzz.checks_chain import chain_samples, check_chain
 from tests.fuzz.checks_delivery import check_envelope, envelope_samples
 from tests.fuzz.checks_dmq import check_handshake, check_message, conversation_check, places
+from tests.fuzz.checks_links import check_links, link_samples
 from tests.fuzz.checks_mithril import check_mithril, mithril_samples
 from tests.fuzz.checks_remp import check_remp, remp_samples
 from tests.fuzz.checks_texts import check_texts, text_samples
@@ -64,6 +65,7 @@ _MAKERS: dict[str, Callable[[], Target]] = {
     "mux": lambda: Target("mux", samples.streams(), check_mux),
     "tl": lambda: Target("tl", tl_samples(), check_tl),
     "inspector": lambda: Target("inspector", capture_samples(), check_capture),
+    "links": lambda: Target("links", link_samples(), check_links),
     "texts": lambda: Target("texts", text_samples(), check_texts),
     "envelope": lambda: Target("envelope", envelope_samples(), check_envelope),
     "validators": _validators,

@@ -6,10 +6,12 @@ import asyncio
 import struct
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.hostile.cbor_bytes import Unfinished, array, boolean, mapping, read, uint
 
@@ -21,6 +23,10 @@ OTHER_SIDE = 0x8000
 """Direction bit: the speaker did not open this instance."""
 
 PAYLOAD_BYTES = 12_288
+
+
+class Readable(Protocol):
+    async def readexactly(self, count: int) -> bytes: ...
 
 
 class NodeClosed(Exception):
@@ -73,7 +79,9 @@ class Attacker:
         self._news = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
-        self._listening = asyncio.create_task(self._listen())
+        self.said, self.heard = sha256(), sha256()  # all bytes until `encrypt`
+        self._seal: Callable[[bytes], bytes] = lambda data: data
+        self._listening = asyncio.create_task(self._listen(reader))
 
     @classmethod
     async def tcp(cls, target: Target, *, source: str | None = None) -> Attacker:
@@ -112,7 +120,8 @@ class Attacker:
     async def raw(self, data: bytes) -> None:
         """A node that closes at once may do so before everything was written: that is its right."""
         try:
-            self._writer.write(data)
+            self.said.update(data)
+            self._writer.write(self._seal(data))
             await self._writer.drain()
         except (ConnectionError, RuntimeError):
             await self.wait_ended(5.0)
@@ -162,6 +171,15 @@ class Attacker:
             return None
         return self.ended_after_s
 
+    async def encrypt(
+        self, seal: Callable[[bytes], bytes], opened: Callable[[asyncio.StreamReader], Readable]
+    ) -> None:
+        """From now on what we say is sealed, and what the node says is opened first. The node says nothing meanwhile."""
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        self._seal = seal
+        self._listening = asyncio.create_task(self._listen(opened(self._reader)))
+
     async def leave(self) -> None:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
@@ -176,13 +194,15 @@ class Attacker:
     def resume(self) -> None:
         self._may_read.set()
 
-    async def _listen(self) -> None:
+    async def _listen(self, reader: Readable) -> None:
         try:
             while True:
                 await self._may_read.wait()
-                header = await self._reader.readexactly(8)
+                header = await reader.readexactly(8)
                 _, lane, length = struct.unpack(">IHH", header)
-                self._heard[lane] += await self._reader.readexactly(length)
+                payload = await reader.readexactly(length)
+                self._heard[lane] += payload
+                self.heard.update(header + payload)
                 self._news.set()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.ended_after_s = time.monotonic() - self.began

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from nacl.bindings import crypto_kx_keypair
 from nacl.signing import SigningKey, VerifyKey
 
 from stagepost.catchain.block import BLOCK_BYTES_MAX, Block, incarnation_of, root_reference
@@ -38,11 +39,15 @@ from tests.hostile.link_attacker import (
     RECEIPTS,
     REMP_VERSION,
     LinkAttacker,
+    Opening,
+    Sealing,
     answer,
     ask,
     link_data,
     push,
     signed_bytes,
+    stream_keys,
+    transcript,
 )
 from tests.hostile.strangers import Siege
 from tests.worlds.remp.remp_links import MAGIC, SESSION, Heard, an_end, key_of, seed_of, until
@@ -410,6 +415,7 @@ def test_a_listener_that_floods_before_its_proof_is_cut_off_at_the_limit_and_not
     caplog.set_level(logging.INFO)
     flood = segments(OVERLAY, push(bytes(60_000)) * 6)
     assert len(flood) > OBJECTS_INGRESS_BYTES_MAX
+    ephemeral, _ = crypto_kx_keypair()
     key = SigningKey(seed_of(1))
     cut_off = asyncio.Event()
 
@@ -417,7 +423,7 @@ def test_a_listener_that_floods_before_its_proof_is_cut_off_at_the_limit_and_not
         header = await reader.readexactly(8)
         proposed, _ = read(await reader.readexactly(int.from_bytes(header[6:], "big")))
         assert CATCHAIN_VERSION in proposed[1]
-        data = link_data(MAGIC, bytes(key.verify_key), bytes(32))
+        data = link_data(MAGIC, bytes(key.verify_key), bytes(32), ephemeral, (CATCHAIN_VERSION,))
         writer.write(segment(HANDSHAKE | OTHER_SIDE, array(uint(1), uint(CATCHAIN_VERSION), data)))
         await reader.readexactly(8)  # the proof begins: now the lanes are open
         writer.write(flood)
@@ -444,31 +450,47 @@ def test_a_listener_that_floods_before_its_proof_is_cut_off_at_the_limit_and_not
 
     asyncio.run(main())
     codes = [record.__dict__["code"] for record in caplog.records if record.message == "peer not connected"]
-    assert codes == ["MUX_INGRESS_OVERFLOW"]
+    assert codes == ["MUX_UNKNOWN_PROTOCOL"]
 
 
-def test_a_responder_written_from_the_description_is_believed_and_heard_in_the_very_segment_of_its_proof() -> (
-    None
-):
+def test_a_responder_written_from_the_description_is_believed_and_heard_behind_the_first_record() -> None:
     key, nonce = SigningKey(seed_of(1)), bytes(range(32))
+    ephemeral, secret = crypto_kx_keypair()
 
     async def responding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        header = await reader.readexactly(8)
-        proposed, _ = read(await reader.readexactly(int.from_bytes(header[6:], "big")))
-        magic, their_key, their_nonce = proposed[1][CATCHAIN_VERSION]
+        plain_bytes = {False: sha256(), True: sha256()}
+
+        async def hear(lane: int) -> Any:
+            header = await reader.readexactly(8)
+            assert header[4:6] == lane.to_bytes(2, "big")
+            payload = await reader.readexactly(int.from_bytes(header[6:], "big"))
+            plain_bytes[False].update(header + payload)
+            return read(payload)[0]
+
+        def say(data: bytes) -> None:
+            plain_bytes[True].update(data)
+            writer.write(data)
+
+        theirs = (await hear(HANDSHAKE))[1][CATCHAIN_VERSION]
+        magic, their_key, their_nonce, their_ephemeral, offered = theirs
         public_key = bytes(key.verify_key)
-        data = link_data(magic, public_key, nonce)
-        writer.write(segment(HANDSHAKE | OTHER_SIDE, array(uint(1), uint(CATCHAIN_VERSION), data)))
-        header = await reader.readexactly(8)
-        assert header[4:6] == AUTHENTICATION.to_bytes(2, "big")
-        proof, _ = read(await reader.readexactly(int.from_bytes(header[6:], "big")))
-        ends = (their_nonce, nonce), (their_key, public_key), proof[1]
-        VerifyKey(their_key).verify(signed_bytes(b"initiator", CATCHAIN_VERSION, MAGIC, *ends), proof[2])
-        ours = key.sign(signed_bytes(b"responder", CATCHAIN_VERSION, MAGIC, *ends)).signature
-        writer.write(
-            segment(AUTHENTICATION | OTHER_SIDE, array(uint(1), octets(ours)))
-            + segment(OVERLAY, push(b"right behind it"))
-        )
+        data = link_data(magic, public_key, nonce, ephemeral, (CATCHAIN_VERSION,))
+        said = {CATCHAIN_VERSION: link_data(magic, their_key, their_nonce, their_ephemeral, tuple(offered))}
+        handshake = transcript(said, CATCHAIN_VERSION, data)
+        say(segment(HANDSHAKE | OTHER_SIDE, array(uint(1), uint(CATCHAIN_VERSION), data)))
+        proof = await hear(AUTHENTICATION)
+        session = proof[1]
+        pairs = (their_nonce, nonce), (their_key, public_key), session, (their_ephemeral, ephemeral)
+        checked = signed_bytes(b"initiator", CATCHAIN_VERSION, MAGIC, *pairs, handshake)
+        VerifyKey(their_key).verify(checked, proof[2])
+        ours = key.sign(signed_bytes(b"responder", CATCHAIN_VERSION, MAGIC, *pairs, handshake)).signature
+        say(segment(AUTHENTICATION | OTHER_SIDE, array(uint(1), octets(ours))))
+        hashes = b"".join(plain_bytes[is_ours].digest() for is_ours in (False, True))
+        ends = secret, ephemeral, their_ephemeral, handshake, session
+        receiving, sending = stream_keys(*ends, hashes, is_initiator=False)
+        sealing, opening = Sealing(sending), Opening(reader, receiving)
+        assert len(await opening.readexactly(8)) == 8
+        writer.write(sealing.header + sealing(segment(OVERLAY, push(b"right behind it"))))
         await reader.read()
         writer.close()
 

@@ -15,6 +15,7 @@ from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.node_flags import KafkaWay, request_from, with_kafka, with_node_flags
 from stagepost.cli.options.shared import RenamedOption, duration_option
+from stagepost.ground.identifiers import LinkEncryption
 
 if TYPE_CHECKING:
     from stagepost.config.effective import EffectiveConfig
@@ -152,6 +153,14 @@ def _with_members(command: F, section: str) -> F:
             callback=_address_given,
             help="Address of a second server with /metrics alone, which other machines may reach.",
         ),
+        click.option(
+            "--link-encryption",
+            default=str(LinkEncryption.REQUIRED),
+            show_default=True,
+            type=click.Choice(list(map(str, LinkEncryption))),
+            help="Links to members: required refuses plain ones, preferred allows them to members of the former "
+            "release, off encrypts none.",
+        ),
     )
 
     @wraps(command)
@@ -194,6 +203,7 @@ def validator(
     log_level: str,
     metrics_port: int | None,
     prometheus: TcpAddress | None,
+    link_encryption: str,
     config_file: Path | None,
     shards: int | None,
 ) -> None:
@@ -220,6 +230,7 @@ def validator(
         log_level=log_level.upper(),
         metrics_port=metrics_port,
         metrics_at=prometheus,
+        encryption=LinkEncryption(link_encryption),
     )
     context.exit(status)
 
@@ -279,6 +290,7 @@ def full(
     log_level: str,
     metrics_port: int | None,
     prometheus: TcpAddress | None,
+    link_encryption: str,
     config_file: Path | None,
     dmq_keys: Path | None,
     dmq_data: Path | None,
@@ -327,6 +339,7 @@ def full(
         beside=None if settings is None else lambda node: serving_http(node, settings),
         metrics_port=metrics_port,
         metrics_at=prometheus,
+        encryption=LinkEncryption(link_encryption),
         kafka=way.settings,
         chain_keep_s=chain_keep_s,
     )

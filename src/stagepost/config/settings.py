@@ -31,7 +31,7 @@ from stagepost.ground.files.expected import (
     unfit,
     whole,
 )
-from stagepost.ground.identifiers import LOOPBACK_HOST, MESSAGES_TOPIC, STATUSES_TOPIC
+from stagepost.ground.identifiers import LOOPBACK_HOST, MESSAGES_TOPIC, STATUSES_TOPIC, LinkEncryption
 from stagepost.ground.net.network import TcpAddress, parse_address
 from stagepost.topics.kafka.access import PASSWORD_VARIABLE, SASL_MECHANISMS, SECURITY_PROTOCOLS
 
@@ -216,6 +216,7 @@ def _member(section: str, name: str) -> tuple[Setting, ...]:
         Setting(section, "data_dir", _PATH, ABSENT, "data folder of the node", example="data", is_path=True),
         Setting(section, "metrics_port", _port_or_off(), 0, 'port of metrics, health and status on 127.0.0.1; 0 takes a free port, "off" serves none'),
         Setting(section, "prometheus", _address(), ABSENT, "address of a second server with /metrics alone, which may be reached from other machines", example="127.0.0.1:12001"),
+        Setting(section, "link_encryption", one_of(tuple(map(str, LinkEncryption))), str(LinkEncryption.REQUIRED), "links to other members: required; preferred: plain ones only to members of the former release; off: none is encrypted"),
     )
 
 

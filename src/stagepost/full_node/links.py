@@ -21,7 +21,7 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import FullNodeLinkEvents
 from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import Done, MessageFrame, Receipts
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 LEAVE_WITHIN_S = 30.0
 """Seconds that a validator has to send what it has put on a link that the full node leaves."""
@@ -72,7 +72,7 @@ class DiallingFullNodeLinks:
         self._wanted: set[bytes] = set()
         self._is_held = False
         self._events: FullNodeLinkEvents | None = None
-        self._dialler = LinkDialler(end, LinkVersion.REMP, network_session_id(end.network_magic), self)
+        self._dialler = LinkDialler(end, LinkKind.REMP, network_session_id(end.network_magic), self)
 
     def start(self, events: FullNodeLinkEvents) -> None:
         self._events = events

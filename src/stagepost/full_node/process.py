@@ -18,6 +18,7 @@ from stagepost.dmq.keys import key_files
 from stagepost.full_node.network import load_network
 from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.full_node.status import full_node_status
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
@@ -56,6 +57,7 @@ def run_full_node(
     metrics_at: TcpAddress | None = None,
     kafka: KafkaSettings | None = None,
     chain_keep_s: float | None = None,
+    encryption: LinkEncryption = LinkEncryption.REQUIRED,
 ) -> int:
     """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address. `genesis`: hash
     that the network file must have; None takes any.
@@ -74,6 +76,7 @@ def run_full_node(
             kafka=kafka,
             chain_keep_ms=keep_ms,
             network_file=network,
+            encryption=encryption,
         )
         node.read_messages()
         running: ClosableNode = node if dmq is None else await _NodeWithDeliveries.start(node, dmq)

@@ -49,7 +49,7 @@ from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.files.small_files import replace_file
-from stagepost.ground.identifiers import PROOFS_TOPIC
+from stagepost.ground.identifiers import PROOFS_TOPIC, LinkEncryption
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.net.network import SocketNetwork
 from stagepost.ground.signatures.verifier import Verifier
@@ -310,6 +310,7 @@ async def start_full_node(
     kafka: KafkaSettings | None = None,
     chain_keep_ms: int | None = None,
     network_file: Path | None = None,
+    encryption: LinkEncryption = LinkEncryption.REQUIRED,
 ) -> RunningFullNode:
     """Start a full node. `listener` listens already, at the address that the network has for this node. `chain_keep_ms`: for
     how long blocks stay in the archive of the chain; None for ever. `network_file`: file of the network, from which the
@@ -317,7 +318,7 @@ async def start_full_node(
     if kafka is not None:
         make_private(data, "data folder", advice="choose another folder with --data")
         await asyncio.to_thread(require_kafka, kafka, data)
-    end = our_end(network, seed, clock, random)
+    end = our_end(network, seed, clock, random, encryption)
     if listener is None:
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)
@@ -336,7 +337,18 @@ def _disk_refused(error: StorageError) -> None:
     log.error("statuses wait for the disk", extra={"code": error.code, "reason": error.text})
 
 
-def our_end(network: RempNetwork, seed: bytes, clock: Clock | None, random: Random | None) -> OurEnd:
+def our_end(
+    network: RempNetwork,
+    seed: bytes,
+    clock: Clock | None,
+    random: Random | None,
+    encryption: LinkEncryption,
+) -> OurEnd:
     return OurEnd(
-        seed, network.network_magic, SocketNetwork(), clock or SystemClock(), random or Random(seed)
+        seed,
+        network.network_magic,
+        SocketNetwork(),
+        clock or SystemClock(),
+        random or Random(seed),
+        encryption=encryption,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NewType
 
 MessageId = NewType("MessageId", bytes)
@@ -32,3 +33,11 @@ def abbreviated(identifier: bytes) -> str:
     id."""
     text = identifier.hex()
     return text if len(text) <= 14 else f"{text[:8]}…{text[-6:]}"
+
+
+class LinkEncryption(StrEnum):
+    """Setting of a node: plain links exist only where the operator allows them."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    OFF = "off"

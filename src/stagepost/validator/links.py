@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError, TransportError
-from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.back_off import Penalties
 from stagepost.ground.net.bearer import Bearer
 from stagepost.remp.links.authentication import LinkTerms, network_session_id
 from stagepost.remp.links.link import Link, LinkCounts, end_links, kept_out, run_link
@@ -19,7 +19,7 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import ValidatorLinkEvents
 from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import MessageFrame, Receipts
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 FULL_NODES_MAX = 256
 """Full nodes, at most, that have a link at the same time."""
@@ -61,11 +61,11 @@ class ListeningValidatorLinks:
         self._events: ValidatorLinkEvents | None = None
 
     def start(self, events: ValidatorLinkEvents) -> None:
-        self._listener.register(LinkVersion.REMP, self.session_id, self)
+        self._listener.register(LinkKind.REMP, self.session_id, self)
         self._events = events
 
     async def close(self) -> None:
-        self._listener.unregister(LinkVersion.REMP, self.session_id)
+        self._listener.unregister(LinkKind.REMP, self.session_id)
         self._events = None
         await end_links(self._links.values())
 
@@ -128,7 +128,7 @@ class ListeningValidatorLinks:
         finally:
             if self._links.get(link.peer_id) is link:
                 del self._links[link.peer_id]
-            if violation_of(link.bearer.reason) is not None:
+            if link.violation is not None:
                 self._penalties.penalise(link.public_key, self._end.clock.mono_s())
 
     def _tell_linked(self, full_node: bytes) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stagepost.full_node.network import load_network
 from stagepost.full_node.process import ClosableNode, NodeBeside, run_until_signal, seed_of
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.validator.running import LinkLayer, start_validator
@@ -25,6 +26,7 @@ def run_validator(
     between: LinkLayer | None = None,
     metrics_port: int | None = None,
     metrics_at: TcpAddress | None = None,
+    encryption: LinkEncryption = LinkEncryption.REQUIRED,
 ) -> int:
     """Run a validator; return the exit status. What cannot be started raises. `genesis`: hash that the network file must
     have; None takes any. `metrics_port` None: no status over HTTP.
@@ -41,6 +43,7 @@ def run_validator(
             message_timeout_s=message_timeout_s,
             between=between,
             network_file=network,
+            encryption=encryption,
         )
         served = validator_status(validator, data, metrics_port, metrics_at)
         return await NodeBeside.start(validator, served)

@@ -39,6 +39,7 @@ from stagepost.full_node.network import MEMBERS_EVERY_S, NetworkMember, RempNetw
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.running import CHAIN_FOLDER, our_end
 from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
 from stagepost.network.approvals import ApprovedProposals
@@ -261,11 +262,12 @@ async def start_validator(
     message_timeout_s: float = MESSAGE_TIMEOUT_S,
     between: LinkLayer | None = None,
     network_file: Path | None = None,
+    encryption: LinkEncryption = LinkEncryption.REQUIRED,
 ) -> RunningValidator:
     """Start a validator. `listener`: a listener that listens already, at the address that the network has for
     this validator. `network_file`: file of the network, from which the running node takes further members.
     """
-    end = our_end(network, seed, clock, random)
+    end = our_end(network, seed, clock, random, encryption)
     if listener is None:
         listener = LinkListener(end)
         await listener.start(network.members[network.place_of(end.public_key)].address)

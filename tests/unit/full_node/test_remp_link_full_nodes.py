@@ -17,7 +17,7 @@ from stagepost.remp.links.authentication import network_session_id
 from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.protocols import OBJECT_BYTES_MAX, Receipts
 from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, RempMessage
 from stagepost.validator.links import FULL_NODES_MAX
 from tests.worlds.remp.remp_links import (
@@ -132,7 +132,7 @@ def test_a_full_node_that_is_not_served_is_refused_by_name() -> None:
         end = world.full_node_end
         bearer = await end.network.connect(world.address)
         with pytest.raises(HandshakeRefused) as refused:
-            await initiate_link(bearer, end, LinkVersion.REMP, network_session_id(MAGIC), key_of(1))
+            await initiate_link(bearer, end, LinkKind.REMP, network_session_id(MAGIC), key_of(1))
         assert (refused.value.code, refused.value.reason) == (ErrorCode.PROTOCOL_REQUEST, "NotAMember")
         await world.stop()
         assert world.at_validator.links == []
@@ -209,7 +209,7 @@ def test_only_a_validator_sends_receipts() -> None:
         await world.start()
         end = an_end(4, world.network.process(host_of(4)), seed=seed_of(4))
         bearer = await end.network.connect(world.address)
-        await initiate_link(bearer, end, LinkVersion.REMP, network_session_id(MAGIC), key_of(1))
+        await initiate_link(bearer, end, LinkKind.REMP, network_session_id(MAGIC), key_of(1))
         await until(lambda: key_id(key_of(4)) in world.validator.linked)
         talk = open_link_protocol(bearer, LinkProtocol.REMP_RECEIPTS, Role.CLIENT)
         await talk.send(Receipts(b"from a full node"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.ground.net.network import Address, Network, TcpAddress
@@ -40,7 +41,14 @@ def host_of(number: int) -> str:
     return f"10.0.0.{number + 1}"
 
 
-def an_end(number: int, network: Network, *, magic: int = MAGIC, seed: bytes | None = None) -> OurEnd:
+def an_end(
+    number: int,
+    network: Network,
+    *,
+    magic: int = MAGIC,
+    seed: bytes | None = None,
+    encryption: LinkEncryption = LinkEncryption.REQUIRED,
+) -> OurEnd:
     random = Random(number)
     return OurEnd(
         seed_of(number) if seed is None else seed,
@@ -48,7 +56,8 @@ def an_end(number: int, network: Network, *, magic: int = MAGIC, seed: bytes | N
         network,
         LoopClock(1_800_000_000.0),
         random,
-        nonce=lambda: random.randbytes(NONCE_BYTES),
+        fresh=lambda: random.randbytes(NONCE_BYTES),
+        encryption=encryption,
     )
 
 

@@ -51,8 +51,9 @@ from stagepost.errors import (
 )
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.hashing import blake2b_256
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock, SystemClock
-from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.back_off import Penalties
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Network, SocketNetwork, parse_address
 from stagepost.remp.links.authentication import LinkTerms
@@ -61,7 +62,7 @@ from stagepost.remp.links.link import Link, LinkCounts, end_links, kept_out, run
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.protocols import DELIVERY_BODY_BYTES_MAX, DeliveryBody
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 PEERS_MAX = 256
 """Peers, at most, of one transport: each of them gets a copy of every message."""
@@ -161,9 +162,11 @@ class SocketTransport:
         network_magic: int = 0,
         clock: Clock | None = None,
         network: Network | None = None,
+        encryption: LinkEncryption = LinkEncryption.REQUIRED,
     ) -> None:
         """`seed` is the secret half of this program's key: 32 random bytes that it keeps. `listen` is an address as those of
-        peers. Programs with different values of `network_magic` refuse one another.
+        peers. Programs with different values of `network_magic` refuse one another. `encryption` is for networks with
+        programs of a release that could not encrypt: "preferred" speaks plainly with them alone.
         """
         self._peers = {peer.key: peer for peer in peers}
         if len(seed) != ed25519.SEED_BYTES:
@@ -178,6 +181,7 @@ class SocketTransport:
             network or SocketNetwork(),
             clock or SystemClock(),
             Random(secrets.randbits(64)),
+            encryption=encryption,
         )
         self.public_key = self._end.public_key.hex()
         self.self_id = node_id_of(self._end.public_key)
@@ -187,8 +191,8 @@ class SocketTransport:
         self._tag = _BODY_TAG + network_magic.to_bytes(4, "big")
         self._session_id = sha256(_SESSION_TAG + network_magic.to_bytes(4, "big")).digest()
         self._listen = None if listen is None else parse_address(listen)
-        self._listener = LinkListener(self._end, served=(LinkVersion.DELIVERY,))
-        self._dialler = LinkDialler(self._end, LinkVersion.DELIVERY, self._session_id, self)
+        self._listener = LinkListener(self._end, kinds=(LinkKind.DELIVERY,))
+        self._dialler = LinkDialler(self._end, LinkKind.DELIVERY, self._session_id, self)
         # Two programs that both have an address dial each other: each of the two links may carry everything.
         self._links: dict[tuple[bytes, bool], DeliveryLink] = {}
         self._penalties: Penalties[bytes] = Penalties()
@@ -202,7 +206,7 @@ class SocketTransport:
         if self._is_open:
             raise LocalProtocolError("this transport was started already")
         self._is_open = True
-        self._listener.register(LinkVersion.DELIVERY, self._session_id, self)
+        self._listener.register(LinkKind.DELIVERY, self._session_id, self)
         if self._listen is not None:
             await self._listener.start(self._listen)
         for peer in self._peers.values():
@@ -214,7 +218,7 @@ class SocketTransport:
         """End all links, after everything that was accepted went out. May be repeated."""
         if self._is_open:
             self._is_open = False
-            self._listener.unregister(LinkVersion.DELIVERY, self._session_id)
+            self._listener.unregister(LinkKind.DELIVERY, self._session_id)
             self._dialler.pause()
             await end_links(self._links.values())
             await self._dialler.stop()
@@ -325,7 +329,7 @@ class SocketTransport:
         finally:
             if self._links.get(place) is link:
                 del self._links[place]
-            if violation_of(link.bearer.reason) is not None:
+            if link.violation is not None:
                 self._penalties.penalise(link.public_key, self._end.clock.mono_s())
             self._tell_connectivity()
 

@@ -97,6 +97,8 @@ class Penalties(Generic[K]):
     """Sources of incoming connections that broke a rule, known again by a host or a key; at most
     `BANNED_MAX`."""
 
+    first_s: float = PENALTY_FIRST_S
+    most_s: float = PENALTY_MAX_S
     _penalties: dict[K, _Penalty] = field(default_factory=dict)
 
     def penalise(self, who: K, now: float) -> None:
@@ -105,7 +107,7 @@ class Penalties(Generic[K]):
         if penalty is None and len(self._penalties) >= BANNED_MAX:
             oldest = min(self._penalties, key=lambda known: self._penalties[known].until)
             del self._penalties[oldest]
-        self._penalties[who] = _Penalty(now + penalty_s(times), times)
+        self._penalties[who] = _Penalty(now + doubled_s(self.first_s, self.most_s, times), times)
 
     def refused_until(self, who: K, now: float) -> float | None:
         """Return the time until which connections of `who` are refused; None if they are welcome."""

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from struct import Struct
 from typing import Protocol, cast
 
@@ -18,8 +19,10 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.crypto.secret_stream import StreamKeys
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.net.channel import ProtocolChannel
+from stagepost.ground.net.records import RecordReader, RecordSealer
 from stagepost.ground.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -31,6 +34,14 @@ from stagepost.ground.wire.mux import (
     lane_number,
 )
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX, Demultiplexer, Egress, EgressLane, Ingress
+
+
+class Hash(Protocol):
+    """Hash of the standard library."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
 
 
 class Carrier(Protocol):
@@ -200,7 +211,11 @@ class Bearer(asyncio.BufferedProtocol):
         self._put_off = turn_end()
         self._trace = trace
         self._demultiplexer = Demultiplexer(None if trace is None else self._trace_received)
-        self._reader = self._demultiplexer.reader
+        self._reader: SegmentReader | RecordReader = self._demultiplexer.reader
+        self._records: RecordReader | None = None  # the reader, once the connection is encrypted
+        self._sealer: RecordSealer | None = None
+        self._is_held = False  # the other side has to begin its stream first
+        self._plain_bytes: tuple[Hash, Hash] | None = None  # of what was sent, and of what came
         self._egress = Egress()
         self._expected: dict[int, Ingress] = {}
         self._left_over: dict[int, bytes] = {}  # said behind the end of an instance, for the next one
@@ -264,6 +279,39 @@ class Bearer(asyncio.BufferedProtocol):
         ingress.on_arrival = partial(self._arrived.append, channel)
         return channel
 
+    def note_plain_bytes(self) -> None:
+        """Remember the hashes of all bytes in both directions until `encrypt`. Called before the first byte."""
+        self._plain_bytes = sha256(), sha256()
+        self._demultiplexer.trace = self._trace_received
+
+    def forget_plain_bytes(self) -> None:
+        self._plain_bytes = None
+        self._demultiplexer.trace = None if self._trace is None else self._trace_received
+
+    def encrypt(self, keys_of: Callable[[bytes], StreamKeys], *, speaks_first: bool) -> None:
+        """Send and receive everything from now on in encrypted records. Raise if the connection has ended, or if plain bytes
+        have come that belong to a segment which is not complete.
+
+        The side that does not speak first is silent until the stream of the other side has begun: so the other side never
+        reads the first record as a segment. `keys_of` gets the hashes of all plain bytes before: first of those that the side
+        sent which speaks first.
+        """
+        if self._reader.is_mid_segment and not self.is_over:
+            self.abort(TransportError(f"{self.peer} sent plain bytes where an encrypted stream begins"))
+        if self.is_over or self._transport is None:
+            raise self.reason or TransportError(f"connection with {self.peer} ended before it was encrypted")
+        while not self._egress.is_empty:
+            self._transport.write(self._next_batch())
+        if self._plain_bytes is None:
+            raise LocalProtocolError("nobody noted the plain bytes of a connection that is to be encrypted")
+        hashes = [noted.digest() for noted in self._plain_bytes]
+        self.forget_plain_bytes()
+        keys = keys_of(b"".join(hashes if speaks_first else reversed(hashes)))
+        self._sealer = RecordSealer(keys.sending)
+        self._reader = self._records = RecordReader(keys.receiving, self._demultiplexer.reader)
+        self._is_held = not speaks_first
+        self._schedule_flush()
+
     # Ending
 
     @property
@@ -319,7 +367,9 @@ class Bearer(asyncio.BufferedProtocol):
                 self._watch_started_segment()
             if self._arrived:
                 self._tell_arrived()
-        except RemoteProtocolError as error:
+            if self._records is not None:
+                self._look_at_stream(self._records)
+        except (RemoteProtocolError, TransportError) as error:
             self.abort(error)
         finally:
             self._is_receiving = False
@@ -336,6 +386,14 @@ class Bearer(asyncio.BufferedProtocol):
                     f"{self.peer} ended the connection at offset {missing_from}, inside the segment that "
                     f"began at offset {self._reader.offset}",
                     offset=missing_from,
+                )
+            )
+        elif self._records is not None and not self._records.is_ended and not self.is_over:
+            self.abort(
+                TransportError(
+                    f"the encrypted stream of {self.peer} ended without its last record: bytes may be missing",
+                    advice="connect again",
+                    reason="CutOff",
                 )
             )
         else:
@@ -423,16 +481,36 @@ class Bearer(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._is_paused or self.reason is not None:
             return
-        batch = self._egress.next_batch(int(self._loop.time() * 1e6))
+        if self._is_held and not self.is_over:
+            return
+        batch, sealer = self._next_batch(), self._sealer
+        if sealer is not None:
+            batch = sealer.seal(batch)
         if batch:
-            if self._trace is not None:
-                trace = self._trace
-                SegmentReader(lambda segment: trace(True, segment.encode())).feed(batch)
             transport.write(batch)
         if not self._egress.is_empty:
             self._schedule_flush()
         elif self.is_over:
+            if sealer is not None and not sealer.is_ended:
+                transport.write(sealer.end())
             transport.close()
+
+    def _next_batch(self) -> bytes:
+        batch = self._egress.next_batch(int(self._loop.time() * 1e6))
+        if self._plain_bytes is not None:
+            self._plain_bytes[0].update(batch)
+        if batch and self._trace is not None:
+            trace = self._trace
+            SegmentReader(lambda segment: trace(True, segment.encode())).feed(batch)
+        return batch
+
+    def _look_at_stream(self, records: RecordReader) -> None:
+        if self._is_held and records.has_begun:
+            self._is_held = False
+            self._schedule_flush()
+        if records.is_ended and not self.is_over:
+            self._peer_has_ended = True
+            self.close()
 
     def _watch_started_segment(self) -> None:
         # The timer is not cancelled when a segment completes, for under load that happens with every read.
@@ -478,6 +556,8 @@ class Bearer(asyncio.BufferedProtocol):
         self.abort(error)
 
     def _trace_received(self, segment: Segment) -> None:
+        if self._plain_bytes is not None:
+            self._plain_bytes[1].update(segment.encode())
         if self._trace is not None:
             self._trace(False, segment.encode())
 

@@ -89,7 +89,7 @@ class Demultiplexer:
     fault."""
 
     def __init__(self, trace: Callable[[Segment], None] | None = None) -> None:
-        self._trace = trace
+        self.trace = trace
         self._ingresses: dict[int, Ingress] = {}
         self.reader = SegmentReader(self._deliver, self._inspect)
 
@@ -113,8 +113,8 @@ class Demultiplexer:
             del self._ingresses[ingress.lane]
 
     def _deliver(self, segment: Segment) -> None:
-        if self._trace is not None:
-            self._trace(segment)
+        if self.trace is not None:
+            self.trace(segment)
         payload = segment.payload
         ingress = self._ingresses.get(segment.lane)
         if ingress is None or len(payload) > ingress.payload_bytes_max:

@@ -2,8 +2,9 @@
 
 The signed bytes name the role of the signer, so that a proof cannot be sent back to its author; both nonces,
 so that a proof cannot be used twice; both keys and the session, so that a proof cannot be used towards
-another peer or for another purpose. Authentication shows who opened the link. It neither hides nor protects
-what passes over the wire later: blocks, receipts and messages carry their own signatures and hashes.
+another peer or for another purpose. On an encrypted link the signed bytes also name both ephemeral keys, and a hash of
+both messages of the handshake, so that nobody on the way can change what was offered; everything behind the proof is
+encrypted with keys that follow from both. On a plain link the proof shows who opened it, and nothing more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from stagepost.errors import ErrorCode, HandshakeRefused, RemoteProtocolError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.secret_stream import EphemeralKey, StreamKeys
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
 from stagepost.ground.wire.codec import Dialect
 from stagepost.ground.wire.layout import ByteString, Layout, Text
@@ -26,7 +28,9 @@ MESSAGE_BYTES_MAX = 1_024
 RULE_BYTES_MAX = 64
 TEXT_BYTES_MAX = 512
 
-DOMAIN_TAG = b"stagepost link authentication 1\0"
+DOMAIN_TAG_PLAIN = b"stagepost link authentication 1\0"
+DOMAIN_TAG = b"stagepost link authentication 2\0"
+_STREAM_TAG = b"stagepost link streams\0"
 _NETWORK_TAG = b"stagepost REMP links of network\0"
 
 
@@ -104,7 +108,9 @@ class Side(Enum):
 
 
 class LinkTerms(msgspec.Struct, frozen=True):
-    """The result of the handshake: the version, the network, and the key and nonce that each end claims."""
+    """The result of the handshake: the version, the network, and the key and nonce that each end claims. For an encrypted
+    link also the ephemeral keys, and the hash of the handshake.
+    """
 
     version: int
     network_magic: int
@@ -112,12 +118,19 @@ class LinkTerms(msgspec.Struct, frozen=True):
     initiator_nonce: bytes
     responder_key: bytes
     responder_nonce: bytes
+    initiator_ephemeral: bytes = b""
+    responder_ephemeral: bytes = b""
+    transcript: bytes = b""
+
+    @property
+    def is_encrypted(self) -> bool:
+        return bool(self.transcript)
 
     def signed_bytes(self, side: Side, session_id: bytes) -> bytes:
-        """Every part has a fixed length, so no two sets of parts give the same bytes."""
+        """Every part has a fixed length for its tag, so no two sets of parts give the same bytes."""
         return b"".join(
             (
-                DOMAIN_TAG,
+                DOMAIN_TAG if self.is_encrypted else DOMAIN_TAG_PLAIN,
                 side.value,
                 self.version.to_bytes(2, "big"),
                 self.network_magic.to_bytes(4, "big"),
@@ -125,9 +138,31 @@ class LinkTerms(msgspec.Struct, frozen=True):
                 self.responder_nonce,
                 self.initiator_key,
                 self.responder_key,
+                self.initiator_ephemeral,
+                self.responder_ephemeral,
+                self.transcript,
                 session_id,
             )
         )
+
+    def stream_keys(
+        self, ours: EphemeralKey, session_id: bytes, side: Side, plain_bytes: bytes
+    ) -> StreamKeys:
+        """Return the keys of the link's streams. Both proofs have been checked. `plain_bytes`: hashes of everything that was
+        said until now. They show what the proofs do not cover, such as the times in the headers of segments.
+        """
+        is_initiator = side is Side.INITIATOR
+        theirs = self.responder_ephemeral if is_initiator else self.initiator_ephemeral
+        context = _STREAM_TAG + self.transcript + session_id + plain_bytes
+        keys = ours.agree(theirs, context, is_client=is_initiator)
+        if keys is None:
+            raise RemoteProtocolError(
+                f"Authentication: {theirs.hex()} is not an ephemeral key",
+                code=ErrorCode.PROTOCOL_REQUEST,
+                advice="repair the peer",
+                reason="BadEphemeralKey",
+            )
+        return keys
 
     def prove(self, side: Side, session_id: bytes, seed: bytes) -> bytes:
         return ed25519.sign(seed, self.signed_bytes(side, session_id))

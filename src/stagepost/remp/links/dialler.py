@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from stagepost.errors import HandshakeRefused
-from stagepost.ground.net.back_off import BackOff, violation_of
+from stagepost.errors import HandshakeRefused, StagepostError
+from stagepost.ground.net.back_off import BackOff
 from stagepost.ground.net.network import Address
 from stagepost.ground.net.redialler import Redialler
 from stagepost.remp.links.link import Link
 from stagepost.remp.links.opening import LinkKeeper, OurEnd, initiate_link
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class DialledPeer(BackOff):
 class LinkDialler(Generic[L]):
     """`keeper` makes and runs the links, as it does for those that come in."""
 
-    def __init__(self, end: OurEnd, version: LinkVersion, session_id: bytes, keeper: LinkKeeper[L]) -> None:
+    def __init__(self, end: OurEnd, kind: LinkKind, session_id: bytes, keeper: LinkKeeper[L]) -> None:
         self._end = end
-        self._version = version
+        self._kind = kind
         self._session_id = session_id
         self._keeper = keeper
         self._peers: dict[bytes, DialledPeer] = {}
@@ -117,7 +117,7 @@ class LinkDialler(Generic[L]):
         bearer = await self._end.network.connect(address)
         try:
             with suppress(HandshakeRefused):  # told to wait, as it should be
-                await initiate_link(bearer, self._end, self._version, self._session_id, public_key)
+                await initiate_link(bearer, self._end, self._kind, self._session_id, public_key)
         finally:
             bearer.close()
             await bearer.wait_closed()
@@ -126,18 +126,21 @@ class LinkDialler(Generic[L]):
         bearer = await self._end.network.connect(peer.address)
         try:
             try:
-                terms = await initiate_link(
-                    bearer, self._end, self._version, self._session_id, peer.public_key
-                )
+                terms = await initiate_link(bearer, self._end, self._kind, self._session_id, peer.public_key)
             except HandshakeRefused as refused:
                 # No misdeed of the peer's: it may not have begun this session yet.
                 said = {"peer": bearer.peer, "code": refused.code, "reason": refused.text}
                 log.info("link refused by the peer", extra=said)
                 return None
+            except StagepostError as error:
+                # Until the proof nothing shows that it was this peer that broke a rule, and not somebody on the way.
+                said = {"peer": bearer.peer, "code": error.code, "reason": error.text}
+                log.info("peer not connected", extra=said)
+                return None
             link = self._keeper.open(bearer, terms, dialled=True)
             peer.established_at = self._end.clock.mono_s()
             await self._keeper.run(link)
-            return violation_of(bearer.reason)
+            return link.violation
         finally:
             bearer.close()
             await bearer.wait_closed()

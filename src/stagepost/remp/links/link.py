@@ -17,7 +17,6 @@ from stagepost.errors import (
     ErrorCode,
     HandshakeRefused,
     LocalProtocolError,
-    RemoteProtocolError,
     StagepostError,
     TransportError,
 )
@@ -64,7 +63,8 @@ class Link(ABC):
         self.clock = clock
         self.opened_at = clock.mono_s()
         self.is_over = False
-        spoken = SPOKEN[LinkVersion(terms.version)]
+        self.is_encrypted = terms.is_encrypted
+        spoken = SPOKEN[LinkVersion(terms.version).kind]
         here, there = Direction.INITIATOR, Direction.RESPONDER
         if not dialled:
             here, there = there, here
@@ -72,6 +72,13 @@ class Link(ABC):
         self._hearing = open_link_protocol(bearer, spoken[there], Role.SERVER)
         pinging = Role.CLIENT if dialled else Role.SERVER
         self._pinging = open_link_protocol(bearer, LinkProtocol.KEEP_ALIVE, pinging)
+
+    @property
+    def violation(self) -> str | None:
+        """Return the rule by whose breach the peer's key ended this link. None on a plain link: anybody on the way may have
+        sent what broke the rule.
+        """
+        return violation_of(self.bearer.reason) if self.is_encrypted else None
 
     def say(self, message: object) -> bool:
         """Send a message. Return False, and count it, if the peer's queue is full or the link has ended."""
@@ -165,7 +172,7 @@ async def run_link(link: Link, tell_linked: Callable[[], None]) -> None:
         "rule": reason.reason,
         "reason": reason.text,
     }
-    if isinstance(reason, RemoteProtocolError) and violation_of(reason) is not None:
+    if link.violation is not None:
         log.warning("peer broke a rule", extra=said)
     elif isinstance(reason, LocalProtocolError):
         log.error("rule broken on this side", extra=said)

@@ -18,22 +18,23 @@ from stagepost.errors import (
     HandshakeRefused,
     LocalProtocolError,
     RemoteProtocolError,
+    StagepostError,
     TransportError,
 )
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, Admission, AdmissionLimits
-from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.back_off import RETRY_FIRST_S, RETRY_MAX_S, Penalties, violation_of
 from stagepost.ground.net.bearer import LOCAL_PEER, Bearer
 from stagepost.ground.net.doorway import entering, proving, settle
 from stagepost.ground.net.network import Address, Listener
 from stagepost.remp.links.link import Link
 from stagepost.remp.links.opening import Door, OurEnd, respond_to_link
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind, spoken_versions
 
 log = logging.getLogger(__name__)
 
 SESSIONS_MAX = 1_024
-OF_NODES = (LinkVersion.REMP, LinkVersion.CATCHAIN)
-"""Versions of the links of full nodes and validators."""
+OF_NODES = (LinkKind.REMP, LinkKind.CATCHAIN)
+"""Kinds of the links of full nodes and validators."""
 EXEMPT_SOURCES = LOOPBACK_HOSTS | {LOCAL_PEER}
 """Source names that many honest peers share; none of them is counted or kept out."""
 
@@ -45,16 +46,17 @@ class LinkListener:
         self,
         end: OurEnd,
         limits: AdmissionLimits | None = None,
-        served: Collection[LinkVersion] = OF_NODES,
+        kinds: Collection[LinkKind] = OF_NODES,
     ) -> None:
-        """`served` are the handshake versions that this address offers."""
+        """`kinds` are the kinds of links that this address offers."""
         self._end = end
-        self._served = served
+        self._served = spoken_versions(kinds, end.encryption)
         self._admission = Admission(
             end.clock.mono_s, limits or AdmissionLimits(delay_s=0.0), exempt=EXEMPT_SOURCES
         )
-        self._penalties: Penalties[str] = Penalties()
-        self._doors: dict[tuple[int, bytes], Door[Any]] = {}
+        # By address and short: an honest peer may have this address, and somebody else may have changed what it sent.
+        self._penalties: Penalties[str] = Penalties(first_s=RETRY_FIRST_S, most_s=RETRY_MAX_S)
+        self._doors: dict[tuple[LinkKind, bytes], Door[Any]] = {}
         self._listener: Listener | None = None
 
     @property
@@ -75,8 +77,8 @@ class LinkListener:
         if listener is not None:
             await listener.close()
 
-    def register(self, version: LinkVersion, session_id: bytes, door: Door[Any]) -> None:
-        if (version, session_id) in self._doors:
+    def register(self, kind: LinkKind, session_id: bytes, door: Door[Any]) -> None:
+        if (kind, session_id) in self._doors:
             raise LocalProtocolError(f"session {session_id.hex()} is registered already")
         if len(self._doors) >= SESSIONS_MAX:
             raise ConfigError(
@@ -84,14 +86,14 @@ class LinkListener:
                 advice="end sessions that are over",
                 limit=SESSIONS_MAX,
             )
-        self._doors[version, session_id] = door
+        self._doors[kind, session_id] = door
 
-    def unregister(self, version: LinkVersion, session_id: bytes) -> None:
+    def unregister(self, kind: LinkKind, session_id: bytes) -> None:
         """Accept no further links of the session; the session itself ends those that stand."""
-        self._doors.pop((version, session_id), None)
+        self._doors.pop((kind, session_id), None)
 
-    def _find(self, version: int, session_id: bytes) -> Door[Any]:
-        door = self._doors.get((version, session_id))
+    def _find(self, kind: LinkKind, session_id: bytes) -> Door[Any]:
+        door = self._doors.get((kind, session_id))
         if door is None:
             raise HandshakeRefused(
                 f"session {session_id.hex()} is not registered here",
@@ -113,6 +115,8 @@ class LinkListener:
             with suppress(TransportError):
                 settle(place, bearer, is_known=True)
             await door.run(link)
+            if not link.is_encrypted:
+                self._note(bearer.reason, place.source)
 
     async def _open(self, bearer: Bearer, source: str) -> tuple[Door[Any], Link]:
         try:
@@ -120,7 +124,10 @@ class LinkListener:
         except HandshakeRefused:
             raise  # the peer was told why, and has broken no rule
         except RemoteProtocolError as error:
-            # This peer has proved nothing, so it is known by its address alone.
-            if violation_of(error) is not None and source not in EXEMPT_SOURCES:
-                self._penalties.penalise(source, self._end.clock.mono_s())
+            self._note(error, source)
             raise
+
+    def _note(self, error: StagepostError | None, source: str) -> None:
+        """Keep an address out for a while that broke a rule where no key is proved to have done it."""
+        if violation_of(error) is not None and source not in EXEMPT_SOURCES:
+            self._penalties.penalise(source, self._end.clock.mono_s())

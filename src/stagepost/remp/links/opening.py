@@ -1,15 +1,21 @@
-"""Opens a link on a fresh connection: the handshake, then the authentication, and nothing else before both are done."""
+"""Opening of a link on a fresh connection: the handshake, then the authentication, and nothing else before both are done.
+
+A fault until then is nobody's whom a key could name: anybody on the way can cause it.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from stagepost.errors import HandshakeRefused, LocalProtocolError, RemoteProtocolError, StagepostError
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.secret_stream import EphemeralKey
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.handshake import ProposeVersions
@@ -28,32 +34,47 @@ from stagepost.remp.links.authentication import (
     refused_by_peer,
 )
 from stagepost.remp.links.specs import SPOKEN, LinkProtocol, expect_link_protocol, open_link_protocol
-from stagepost.remp.links.versions import LinkData, LinkVersion, answer, conclude, propose
+from stagepost.remp.links.versions import (
+    CAN_ENCRYPT,
+    LinkData,
+    LinkKind,
+    LinkVersion,
+    answer,
+    conclude,
+    propose,
+    spoken_versions,
+)
 
 L = TypeVar("L")
 
 
-def fresh_nonce() -> bytes:
+def fresh_bytes() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
 @dataclass(frozen=True)
 class OurEnd:
-    """This node as its links know it: its key and network, and the sources of time, chance and connections."""
+    """This node as its links know it: its key and network, and the sources of time, chance and connections. `fresh` returns
+    32 random bytes that nobody else knows and that never come again.
+    """
 
     seed: bytes = field(repr=False)
     network_magic: int
     network: Network
     clock: Clock
     random: Random
-    nonce: Callable[[], bytes] = fresh_nonce
+    fresh: Callable[[], bytes] = fresh_bytes
+    encryption: LinkEncryption = LinkEncryption.REQUIRED
     public_key: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "public_key", ed25519.public_key(self.seed))
 
-    def link_data(self) -> LinkData:
-        return LinkData(self.network_magic, self.public_key, self.nonce())
+    def link_data(self, ephemeral: EphemeralKey, versions: tuple[LinkVersion, ...]) -> LinkData:
+        nonce = self.fresh()
+        if self.encryption is not LinkEncryption.OFF:
+            nonce = nonce[: -len(CAN_ENCRYPT)] + CAN_ENCRYPT
+        return LinkData(self.network_magic, self.public_key, nonce, ephemeral.public_key, versions)
 
 
 class LinkKeeper(Protocol, Generic[L]):
@@ -76,32 +97,44 @@ class Door(LinkKeeper[L], Protocol):
         """Note that the peer holds this key. Raise `HandshakeRefused` if that was all that it had to show."""
 
 
-FindDoor = Callable[[int, bytes], Door[L]]
-"""Function from version and session id to the session's door; raises `HandshakeRefused` if there is none."""
+FindDoor = Callable[[LinkKind, bytes], Door[L]]
+"""Function from kind and session id to the session's door; raises `HandshakeRefused` if there is none."""
 
 
 async def initiate_link(
-    bearer: Bearer, end: OurEnd, version: LinkVersion, session_id: bytes, expected_key: bytes
+    bearer: Bearer, end: OurEnd, kind: LinkKind, session_id: bytes, expected_key: bytes
 ) -> LinkTerms:
     """Open a link as the initiator. Raise `HandshakeRefused` if the peer refuses us, another
     `RemoteProtocolError` if it does not hold `expected_key`.
     """
+    bearer.note_plain_bytes()
     try:
-        ours = end.link_data()
+        ephemeral = EphemeralKey(end.fresh())
+        versions = spoken_versions((kind,), end.encryption)
+        ours = end.link_data(ephemeral, versions)
         talk = open_handshake(bearer, Direction.INITIATOR)
-        await talk.send(propose(version, ours))
-        terms = conclude(await talk.receive_any(), version, ours, expected_key)
+        proposal = propose(versions, ours)
+        await talk.send(proposal)
+        terms = conclude(await talk.receive_any(), proposal, ours, expected_key)
         check_nothing_behind(talk)
         await talk.release()
-        # The peer may speak behind its proof, in the same segment even.
-        expect_link_protocol(bearer, SPOKEN[version][Direction.RESPONDER])
+        if not terms.is_encrypted:
+            # The peer may speak behind its proof, in the same segment even.
+            expect_link_protocol(bearer, SPOKEN[kind][Direction.RESPONDER])
         proving = open_link_protocol(bearer, LinkProtocol.AUTHENTICATION, Role.CLIENT)
         await proving.send(Prove(session_id, terms.prove(Side.INITIATOR, session_id, end.seed)))
         reply = await proving.receive_any()
         if isinstance(reply, Refuse):
             raise refused_by_peer(reply)
         terms.check(Side.RESPONDER, session_id, reply.signature)
-        await proving.release()
+        if terms.is_encrypted:
+            check_nothing_behind(proving, "Authentication")
+            await proving.release()
+            keys_of = partial(terms.stream_keys, ephemeral, session_id, Side.INITIATOR)
+            bearer.encrypt(keys_of, speaks_first=True)
+        else:
+            bearer.forget_plain_bytes()
+            await proving.release()
     except StagepostError as error:
         bearer.abort(error)
         raise
@@ -114,9 +147,12 @@ async def respond_to_link(
     """Open a link as the responder. Return the door that the peer came through, and its link; raise after a
     refusal was sent.
     """
+    bearer.note_plain_bytes()
     try:
         talk = open_handshake(bearer, Direction.RESPONDER)
-        reply, settled = answer(await talk.receive(ProposeVersions), served, end.link_data())
+        ephemeral = EphemeralKey(end.fresh())
+        ours = end.link_data(ephemeral, tuple(sorted(served)))
+        reply, settled = answer(await talk.receive(ProposeVersions), served, ours)
         check_nothing_behind(talk)
         if isinstance(settled, HandshakeRefused):
             await talk.send(reply)
@@ -133,7 +169,7 @@ async def respond_to_link(
         raise
     session_id = proof.session_id
     try:
-        door = find_door(settled.version, session_id)
+        door = find_door(LinkVersion(settled.version).kind, session_id)
         door.check(settled.initiator_key)
         settled.check(Side.INITIATOR, session_id, proof.signature)
         door.proved(settled.initiator_key)
@@ -143,6 +179,11 @@ async def respond_to_link(
     link = door.open(bearer, settled, dialled=False)
     await judging.send(Proved(settled.prove(Side.RESPONDER, session_id, end.seed)))
     await judging.release()
+    if settled.is_encrypted:
+        keys_of = partial(settled.stream_keys, ephemeral, session_id, Side.RESPONDER)
+        bearer.encrypt(keys_of, speaks_first=False)
+    else:
+        bearer.forget_plain_bytes()
     return door, link
 
 

@@ -30,7 +30,7 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.net.back_off import Penalties, violation_of
+from stagepost.ground.net.back_off import Penalties
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Address
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
@@ -40,7 +40,7 @@ from stagepost.remp.links.link import Link, LinkCounts, end_links, kept_out, run
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Answered, OverlayEvents
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 
 class OverlayLink(Link):
@@ -164,10 +164,10 @@ class OverlayLinks:
         self._penalties: Penalties[bytes] = Penalties()
         self._events: OverlayEvents | None = None
         self._knocking: asyncio.TimerHandle | None = None
-        self._dialler = LinkDialler(end, LinkVersion.CATCHAIN, session_id, self)
+        self._dialler = LinkDialler(end, LinkKind.CATCHAIN, session_id, self)
 
     def start(self, events: OverlayEvents) -> None:
-        self._listener.register(LinkVersion.CATCHAIN, self.session_id, self)
+        self._listener.register(LinkKind.CATCHAIN, self.session_id, self)
         self._events = events
         for member in self._members[self._own_index + 1 :]:
             assert member.address is not None, "checked when it was given"
@@ -186,7 +186,7 @@ class OverlayLinks:
 
     async def close(self) -> None:
         """End all links, in order; what was accepted for sending goes out."""
-        self._listener.unregister(LinkVersion.CATCHAIN, self.session_id)
+        self._listener.unregister(LinkKind.CATCHAIN, self.session_id)
         self._events = None
         if self._knocking is not None:
             self._knocking.cancel()
@@ -271,7 +271,7 @@ class OverlayLinks:
         finally:
             if self._links.get(peer) is link:
                 del self._links[peer]
-            if not link.dialled and violation_of(link.bearer.reason) is not None:
+            if not link.dialled and link.violation is not None:
                 self._penalties.penalise(link.public_key, self._end.clock.mono_s())
 
     def _knock(self) -> None:

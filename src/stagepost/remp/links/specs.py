@@ -18,7 +18,7 @@ from stagepost.ground.wire.mux_queues import KEEP_ALIVE_INGRESS_BYTES_MAX
 from stagepost.remp.links import authentication as link_authentication
 from stagepost.remp.links import local_intake
 from stagepost.remp.links import protocols as link_protocols
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 
 AUTHENTICATION_INGRESS_BYTES_MAX = link_authentication.MESSAGE_BYTES_MAX
 OBJECTS_INGRESS_BYTES_MAX = 4 * (SEGMENT_PAYLOAD_BYTES_MAX + 1)
@@ -71,16 +71,16 @@ PROTOCOLS: dict[LinkProtocol, tuple[ProtocolSpec, Dialect, int]] = {
 
 _CARRY_OBJECTS = {LinkProtocol.CATCHAIN_OVERLAY, LinkProtocol.REMP_MESSAGES, LinkProtocol.REMP_RECEIPTS}
 
-SPOKEN: dict[LinkVersion, dict[Direction, LinkProtocol]] = {
-    LinkVersion.CATCHAIN: {
+SPOKEN: dict[LinkKind, dict[Direction, LinkProtocol]] = {
+    LinkKind.CATCHAIN: {
         Direction.INITIATOR: LinkProtocol.CATCHAIN_OVERLAY,
         Direction.RESPONDER: LinkProtocol.CATCHAIN_OVERLAY,
     },
-    LinkVersion.REMP: {
+    LinkKind.REMP: {
         Direction.INITIATOR: LinkProtocol.REMP_MESSAGES,
         Direction.RESPONDER: LinkProtocol.REMP_RECEIPTS,
     },
-    LinkVersion.DELIVERY: {
+    LinkKind.DELIVERY: {
         Direction.INITIATOR: LinkProtocol.DELIVERY_BODIES,
         Direction.RESPONDER: LinkProtocol.DELIVERY_BODIES,
     },

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost.catchain.overlay_protocol import Push
@@ -18,6 +20,7 @@ from stagepost.errors import (
     StagepostError,
 )
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.crypto.secret_stream import EphemeralKey
 from stagepost.ground.net.admission import PROOF_WITHIN_S, AdmissionLimits
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.handshake import ProposeVersions
@@ -40,7 +43,15 @@ from stagepost.remp.links.authentication import (
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.specs import LinkProtocol, open_link_protocol
-from stagepost.remp.links.versions import LinkData, LinkVersion, answer, conclude, propose, read_link_data
+from stagepost.remp.links.versions import (
+    LinkData,
+    LinkKind,
+    LinkVersion,
+    answer,
+    conclude,
+    propose,
+    read_link_data,
+)
 from tests.worlds.remp.remp_links import (
     MAGIC,
     OTHER_SESSION,
@@ -59,9 +70,14 @@ from tests.worlds.remp.remp_links import (
 
 STRANGER = 7
 ADDRESS = TcpAddress(host_of(1), PORT)
-OURS = LinkData(MAGIC, key_of(0), b"\1" * 32)
-THEIRS = LinkData(MAGIC, key_of(1), b"\2" * 32)
-TERMS = LinkTerms(LinkVersion.CATCHAIN, MAGIC, key_of(0), b"\1" * 32, key_of(1), b"\2" * 32)
+VERSIONS = (LinkVersion.CATCHAIN,)
+EPHEMERALS = tuple(EphemeralKey(bytes([number]) * 32) for number in (1, 2))
+OURS = LinkData(MAGIC, key_of(0), b"\1" * 32, EPHEMERALS[0].public_key, VERSIONS)
+THEIRS = LinkData(MAGIC, key_of(1), b"\2" * 32, EPHEMERALS[1].public_key, VERSIONS)
+PROPOSED = propose(VERSIONS, OURS)
+_, _SETTLED = answer(PROPOSED, VERSIONS, THEIRS)
+assert isinstance(_SETTLED, LinkTerms)
+TERMS = _SETTLED
 
 
 def with_member(scenario: Callable[[SimulatedMembers, MemberNode], Awaitable[None]]) -> None:
@@ -83,7 +99,7 @@ async def refused_as(
     world: SimulatedMembers,
     number: int,
     *,
-    version: LinkVersion = LinkVersion.CATCHAIN,
+    kind: LinkKind = LinkKind.CATCHAIN,
     session_id: bytes = SESSION,
     magic: int = MAGIC,
     seed: bytes | None = None,
@@ -93,7 +109,7 @@ async def refused_as(
     end = an_end(number, world.network.process(host_of(number)), magic=magic, seed=seed)
     bearer = await end.network.connect(ADDRESS)
     with pytest.raises(StagepostError) as refused:
-        await initiate_link(bearer, end, version, session_id, expected_key)
+        await initiate_link(bearer, end, kind, session_id, expected_key)
     await bearer.wait_closed()
     return refused.value
 
@@ -128,7 +144,7 @@ def test_a_session_that_is_not_registered_is_refused_by_name_and_may_be_asked_fo
         error = await refused_as(world, 0, session_id=OTHER_SESSION)
         assert (error.code, error.reason) == (ErrorCode.NOT_READY, "UnknownSession")
         assert OTHER_SESSION.hex() in error.text
-        error = await refused_as(world, 0, version=LinkVersion.REMP, session_id=SESSION)
+        error = await refused_as(world, 0, kind=LinkKind.REMP, session_id=SESSION)
         assert error.reason == "UnknownSession", "a session of members is none of full nodes"
 
     with_member(scenario)
@@ -178,10 +194,10 @@ def test_a_dmq_peer_never_sees_links_and_links_never_see_a_dmq_peer() -> None:
 async def shaken(world: SimulatedMembers, number: int, claimed: bytes) -> tuple[Bearer, LinkTerms]:
     """A connection of `number` to member 1 after the handshake, with a key that it only claims to have."""
     bearer = await world.network.process(host_of(number)).connect(ADDRESS)
-    ours = LinkData(MAGIC, claimed, bytes(32))
+    ours = LinkData(MAGIC, claimed, bytes(32), EPHEMERALS[0].public_key, VERSIONS)
     talk = open_handshake(bearer, Direction.INITIATOR)
-    await talk.send(propose(LinkVersion.CATCHAIN, ours))
-    terms = conclude(await talk.receive_any(), LinkVersion.CATCHAIN, ours, key_of(1))
+    await talk.send(propose(VERSIONS, ours))
+    terms = conclude(await talk.receive_any(), propose(VERSIONS, ours), ours, key_of(1))
     await talk.release()
     return bearer, terms
 
@@ -218,7 +234,7 @@ def test_a_key_that_is_only_claimed_opens_nothing(proof: Callable[[LinkTerms], b
         # The member whose key was claimed does not pay for it; the address does.
         end = an_end(0, world.network.process(host_of(0)))
         honest = await end.network.connect(ADDRESS)
-        await initiate_link(honest, end, LinkVersion.CATCHAIN, SESSION, key_of(1))
+        await initiate_link(honest, end, LinkKind.CATCHAIN, SESSION, key_of(1))
         await until(lambda: node.overlay.linked == [0])
         again = await world.network.process(host_of(STRANGER)).connect(ADDRESS)
         assert await again.wait_closed() is None
@@ -245,25 +261,30 @@ def test_a_responder_that_sends_our_own_proof_or_nonce_back_is_found_out() -> No
     with pytest.raises(RemoteProtocolError) as mirrored:
         TERMS.check(Side.RESPONDER, SESSION, TERMS.prove(Side.INITIATOR, SESSION, seed_of(0)))
     assert mirrored.value.reason == "BadProof"
-    same_nonce = LinkData(MAGIC, key_of(1), OURS.nonce)
-    reply, _ = answer(propose(LinkVersion.CATCHAIN, OURS), tuple(LinkVersion), same_nonce)
+    same_nonce = msgspec.structs.replace(THEIRS, nonce=OURS.nonce)
+    reply, _ = answer(PROPOSED, VERSIONS, same_nonce)
     assert not isinstance(reply, ProposeVersions)
     with pytest.raises(RemoteProtocolError) as nonce:
-        conclude(reply, LinkVersion.CATCHAIN, OURS, key_of(1))
+        conclude(reply, PROPOSED, OURS, key_of(1))
     assert nonce.value.reason == "MirroredNonce"
 
 
 def test_a_proof_holds_for_its_own_link_alone() -> None:
     proof = TERMS.prove(Side.INITIATOR, SESSION, seed_of(0))
     TERMS.check(Side.INITIATOR, SESSION, proof)
-    others = [
-        LinkTerms(LinkVersion.REMP, MAGIC, key_of(0), b"\1" * 32, key_of(1), b"\2" * 32),
-        LinkTerms(LinkVersion.CATCHAIN, MAGIC + 1, key_of(0), b"\1" * 32, key_of(1), b"\2" * 32),
-        LinkTerms(LinkVersion.CATCHAIN, MAGIC, key_of(0), b"\3" * 32, key_of(1), b"\2" * 32),
-        LinkTerms(LinkVersion.CATCHAIN, MAGIC, key_of(0), b"\1" * 32, key_of(1), b"\3" * 32),
-        LinkTerms(LinkVersion.CATCHAIN, MAGIC, key_of(0), b"\1" * 32, key_of(2), b"\2" * 32),
-        LinkTerms(LinkVersion.CATCHAIN, MAGIC, key_of(2), b"\1" * 32, key_of(1), b"\2" * 32),
+    changes: list[dict[str, Any]] = [
+        {"version": LinkVersion.REMP},
+        {"network_magic": MAGIC + 1},
+        {"initiator_nonce": b"\3" * 32},
+        {"responder_nonce": b"\3" * 32},
+        {"responder_key": key_of(2)},
+        {"initiator_key": key_of(2)},
+        {"initiator_ephemeral": b"\3" * 32},
+        {"responder_ephemeral": b"\3" * 32},
+        {"transcript": b"\3" * 32},
+        {"transcript": b"", "initiator_ephemeral": b"", "responder_ephemeral": b""},
     ]
+    others = [msgspec.structs.replace(TERMS, **change) for change in changes]
     for terms in others:
         with pytest.raises(RemoteProtocolError, match="did not prove"):
             terms.check(Side.INITIATOR, SESSION, proof)
@@ -277,7 +298,7 @@ def test_a_responder_without_the_key_that_it_names_is_refused_and_nothing_of_it_
 
         async def impostor(bearer: Bearer) -> None:
             talk = open_handshake(bearer, Direction.RESPONDER)
-            reply, _ = answer(await talk.receive(ProposeVersions), tuple(LinkVersion), THEIRS)
+            reply, _ = answer(await talk.receive(ProposeVersions), VERSIONS, THEIRS)
             judging = open_link_protocol(bearer, LinkProtocol.AUTHENTICATION, Role.SERVER)
             await talk.send(reply)
             await talk.release()
@@ -320,7 +341,7 @@ def test_an_initiator_waits_10_s_for_the_answer_to_its_proof() -> None:
 
         async def silent(bearer: Bearer) -> None:
             talk = open_handshake(bearer, Direction.RESPONDER)
-            reply, _ = answer(await talk.receive(ProposeVersions), tuple(LinkVersion), THEIRS)
+            reply, _ = answer(await talk.receive(ProposeVersions), VERSIONS, THEIRS)
             judging = open_link_protocol(bearer, LinkProtocol.AUTHENTICATION, Role.SERVER)
             await talk.send(reply)
             await talk.release()
@@ -363,12 +384,13 @@ def test_nothing_is_served_before_the_proof(protocol: LinkProtocol) -> None:
 def test_a_responder_says_no_to_what_it_cannot_accept_and_the_initiator_hears_why(
     theirs: LinkData, code: ErrorCode
 ) -> None:
-    reply, why = answer(propose(LinkVersion.CATCHAIN, theirs), tuple(LinkVersion), THEIRS)
+    theirs = msgspec.structs.replace(theirs, ephemeral_key=EPHEMERALS[0].public_key, versions=VERSIONS)
+    reply, why = answer(propose(VERSIONS, theirs), VERSIONS, THEIRS)
     assert isinstance(reply, NotAccepted)
     assert isinstance(why, HandshakeRefused)
     assert why.code is code
     with pytest.raises(HandshakeRefused) as heard:
-        conclude(reply, LinkVersion.CATCHAIN, theirs, key_of(1))
+        conclude(reply, propose(VERSIONS, theirs), theirs, key_of(1))
     assert heard.value.code is code
 
 
@@ -405,16 +427,24 @@ def test_one_source_gets_so_many_connections_and_has_them_back_when_they_end() -
 # Data of the versions, and texts
 
 
+def changed(**changes: Any) -> bytes:
+    return msgspec.structs.replace(OURS, **changes).write(is_encrypted=True)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
         pytest.param(b"", id="nothing"),
         pytest.param(b"\x82\x01\x02", id="two fields"),
-        pytest.param(LinkData(MAGIC, bytes(31), bytes(32)).write(), id="short key"),
-        pytest.param(LinkData(MAGIC, bytes(33), bytes(32)).write(), id="long key"),
-        pytest.param(LinkData(MAGIC, bytes(32), bytes(31)).write(), id="short nonce"),
-        pytest.param(LinkData(1 << 32, bytes(32), bytes(32)).write(), id="magic of 33 bits"),
-        pytest.param(LinkData(MAGIC, bytes(32), bytes(32)).write() + b"\0", id="bytes left over"),
+        pytest.param(changed(public_key=bytes(31)), id="short key"),
+        pytest.param(changed(public_key=bytes(33)), id="long key"),
+        pytest.param(changed(nonce=bytes(31)), id="short nonce"),
+        pytest.param(changed(ephemeral_key=bytes(31)), id="short ephemeral key"),
+        pytest.param(changed(network_magic=1 << 32), id="magic of 33 bits"),
+        pytest.param(changed(versions=(1 << 16,)), id="version of 17 bits"),
+        pytest.param(changed(versions=tuple(range(17))), id="17 versions"),
+        pytest.param(OURS.write(is_encrypted=False), id="data of a plain link"),
+        pytest.param(OURS.write(is_encrypted=True) + b"\0", id="bytes left over"),
     ],
 )
 def test_version_data_of_another_shape_are_refused(raw: bytes) -> None:
@@ -423,7 +453,11 @@ def test_version_data_of_another_shape_are_refused(raw: bytes) -> None:
 
 
 def test_version_data_are_read_back_as_they_were_written() -> None:
-    assert read_link_data(OURS.write(), LinkVersion.REMP) == OURS
+    assert read_link_data(OURS.write(is_encrypted=True), LinkVersion.REMP) == OURS
+    plain = LinkData(MAGIC, key_of(0), OURS.nonce)
+    assert read_link_data(OURS.write(is_encrypted=False), LinkVersion.REMP_PLAIN) == plain
+    sixteen = msgspec.structs.replace(OURS, versions=tuple(range(16)))
+    assert read_link_data(sixteen.write(is_encrypted=True), LinkVersion.REMP) == sixteen
 
 
 def test_each_network_has_a_session_id_of_its_own_for_full_nodes() -> None:

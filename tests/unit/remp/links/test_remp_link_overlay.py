@@ -21,7 +21,7 @@ from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.links.listener import SESSIONS_MAX, LinkListener
 from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.overlay_links import KNOCK_AFTER_S, LinkMember, OverlayLinks
-from stagepost.remp.links.versions import LinkVersion
+from stagepost.remp.links.versions import LinkKind
 from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import ProcessNetwork
 from stagepost.simulation.processes import Process, follow_tasks
@@ -163,7 +163,7 @@ def test_a_knock_that_crossed_a_new_link_leaves_it_alone() -> None:
             end = an_end(1, world.network.process(host_of(1)))
             bearer = await end.network.connect(TcpAddress(host_of(0), PORT))
             with pytest.raises(HandshakeRefused, match="the lower index dials"):
-                await initiate_link(bearer, end, LinkVersion.CATCHAIN, SESSION, key_of(0))
+                await initiate_link(bearer, end, LinkKind.CATCHAIN, SESSION, key_of(0))
             await bearer.wait_closed()
 
         await knock()
@@ -501,9 +501,9 @@ def test_a_session_is_registered_once_and_so_many_and_no_more() -> None:
         with pytest.raises(LocalProtocolError, match="registered already"):
             OverlayLinks(node.end, node.listener, SESSION, 0, world.members).start(Heard())
         for number in range(SESSIONS_MAX - 1):
-            node.listener.register(LinkVersion.CATCHAIN, number.to_bytes(32, "big"), node.overlay)
+            node.listener.register(LinkKind.CATCHAIN, number.to_bytes(32, "big"), node.overlay)
         with pytest.raises(ConfigError) as refused:
-            node.listener.register(LinkVersion.CATCHAIN, OTHER_SESSION, node.overlay)
+            node.listener.register(LinkKind.CATCHAIN, OTHER_SESSION, node.overlay)
         assert refused.value.limit == SESSIONS_MAX
         await node.stop()
 
