@@ -15,6 +15,10 @@ from pathlib import Path
 from stagepost.ground.statemachine.render import table
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from rigs.promise_mutants import MUTANTS  # noqa: E402 - the script finds the repository first
+
 NEWEST = ROOT / "results" / "promises.jsonl"
 KEPT = "promises.jsonl"
 SCALES = ("commit", "release")
@@ -22,7 +26,7 @@ GENERATED = "<!-- Written by `make docs` from promises.jsonl; changes made here 
 ABOUT = """This page lists each promise of Stagepost, the test that tries to break it, and the result. A promise holds only with the result `kept`:
 `not run` means that it is not promised yet, `broken` that it has a known fault. `make soak` repeats all tests at scale `commit`,
 `make soak SCALE=release` with larger counts; `make test` runs a sample of them. A message is *accepted* when the caller has got a
-positive answer."""
+positive answer. A *mutant* is a defect that the promise's own tests have noticed: `make soak` plants it and runs them, or a test plants it by itself."""
 
 Line = Mapping[str, object]
 
@@ -137,7 +141,7 @@ def page(lines: Mapping[str, Line]) -> str:
         rows = (_row(promise, text, lines.get(promise)) for promise, text in promises.items())
         parts += [
             f"## {title}",
-            table(("id", "promise", "result", "figure", "test", "scale, date, revision"), rows),
+            table(("id", "promise", "result", "figure", "test", "scale, date, revision", "mutant"), rows),
         ]
     parts += ["## Where and how it was run", _circumstances(lines)]
     return "\n\n".join(parts) + "\n"
@@ -145,12 +149,16 @@ def page(lines: Mapping[str, Line]) -> str:
 
 def _row(promise: str, text: str, line: Line | None) -> tuple[str, ...]:
     if line is None:
-        return (promise, text, "not run", "–", "–", "–")
+        return (promise, text, "not run", "–", "–", "–", _mutants(promise))
     when = f"{line['scale']}, {str(line['date'])[:10]}, `{line['revision']}`"
     state = "kept" if line["passed"] else "**broken**"
     if line["passed"] and line["broken_runs"]:
         state = f"kept; **broken in {line['broken_runs']} of {line['runs']} runs** of this revision"
-    return (promise, text, state, _cell(line["figure"]), _cell(line["test"]), when)
+    return (promise, text, state, _cell(line["figure"]), _cell(line["test"]), when, _mutants(promise))
+
+
+def _mutants(promise: str) -> str:
+    return _cell("; ".join(mutant.name for mutant in MUTANTS.get(promise, ())) or "none yet")
 
 
 def _cell(value: object) -> str:

@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from stagepost.dmq.mempool import Mempool
+from stagepost.dmq.mempool import MESSAGES_MAX, Mempool, MempoolLimits
 from stagepost.dmq.message import FIVE_AND_FOUR, DmqMessage
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
@@ -35,6 +35,8 @@ STRANGER = 60
 PAUPER = 61
 STEPS = 400
 HELD_MAX = 100_000
+SMALL_MEMPOOL = 6
+"""Messages in the mempools of half of the lives: these are full at times."""
 RULES = (ValidationRules(), rules_for(42))
 SHARES = {"fresh": 22, "flawed": 30, "replay": 32, "wait": 8, "set the clock": 4, "restart": 3, "fail": 1}
 WAITS_S = (0.1, 1.0, 20.0, 61.0, 300.0, 1_000.0, 2_500.0)
@@ -75,6 +77,7 @@ class Life:
         self._rules = self._random.choice(RULES)
         self._stakes: dict[PoolId, int] = {Signer(number).pool_id: 1 for number in range(POOLS)}
         self._stakes[Signer(PAUPER).pool_id] = 0
+        self._limits = MempoolLimits(messages_max=self._random.choice((MESSAGES_MAX, SMALL_MEMPOOL)))
         self._disk = MemoryDisk()
         self._clock = LoopClock(NOW)
         self._tag = 0
@@ -109,7 +112,7 @@ class Life:
     # Lives of the node
 
     def _begin(self) -> None:
-        self._mempool = Mempool()
+        self._mempool = Mempool(self._limits)
         self._validator = MessageValidator(self._rules, KnownPools(self._stakes))
         self._store = MemoryStore(self._disk)
         self._intake = Intake(

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from stagepost.dmq.mempool import Mempool
 from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryStore
 from stagepost.dmq.node.message_store import StoredState
 from stagepost.dmq.node.stored_messages import MessageDraftBook
@@ -71,12 +73,36 @@ def forgets_messages_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "load", load_less)
 
 
+def remembers_a_message_that_a_full_mempool_refused(patch: pytest.MonkeyPatch) -> None:
+    look, check = Intake._look, Mempool.check_limits
+    validators: list[MessageValidator] = []
+
+    def look_and_be_known(intake: Intake, *more: Any) -> None:
+        validators[:] = [intake._validator]
+        look(intake, *more)
+
+    def check_and_remember(mempool: Mempool, message: DmqMessage, *more: Any) -> Rejected | None:
+        fault = check(mempool, message, *more)
+        if fault is not None:
+            validators[0].commit(message, 0.0)
+        return fault
+
+    patch.setattr(Intake, "_look", look_and_be_known)
+    patch.setattr(Mempool, "check_limits", check_and_remember)
+
+
+def accepts_a_lower_certificate_number(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoolMemories, "check_counter", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     ("plant", "promise"),
     [
         (believes_a_clock_that_was_set_back, "S3"),
         (keeps_the_gap_for_a_message_that_the_disk_refused, "S2"),
         (counts_a_message_before_its_signature_is_checked, "S2"),
+        (remembers_a_message_that_a_full_mempool_refused, "S2"),
+        (accepts_a_lower_certificate_number, "S6"),
         (forgets_certificates_whose_messages_expired, "S6"),
         (forgets_messages_at_a_restart, "S3"),
     ],

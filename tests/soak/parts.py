@@ -22,6 +22,7 @@ from tests.soak.disk_runs import disks
 from tests.soak.end_runs import ends, ends_of_primes
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.kafka_runs import kill_broker
+from tests.soak.mutant_runs import mutants
 from tests.soak.node_runs import kill, simulate
 from tests.soak.observatory_runs import observatory
 from tests.soak.pipeline_runs import kill_driver, kill_writer
@@ -85,6 +86,7 @@ PARTS = (
     Part("day", ("O1",), day),
     Part("collector", (), collect),
     Part("suite", SUITE_PROMISES, suite),
+    Part("mutants", ("O6",), mutants),
 )
 PART_NAMES = tuple(part.name for part in PARTS)
 

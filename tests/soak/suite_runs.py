@@ -20,8 +20,29 @@ SUITE: dict[str, tuple[str, ...]] = {
         "tests/unit/dmq/node/test_sqlite_store.py::test_damage_inside_the_log_is_noticed",
         "tests/unit/topics/test_topic_damage.py",
     ),
-    # Of topics alone; `disks` does real nodes.
-    "D4": ("tests/unit/topics/test_topic_bad_disks.py",),
+    # Of topics and of a full node; `disks` does real nodes.
+    "D4": ("tests/unit/topics/test_topic_bad_disks.py", "tests/unit/full_node/test_full_node_disk.py"),
+    # The order of eviction; `delivery-worlds` does the reports.
+    "D6": (
+        "tests/unit/delivery/test_delivery_queue.py::test_entries_without_a_waiting_caller_go_first",
+        "tests/unit/delivery/test_delivery_queue.py::test_last_used_decides_who_goes",
+        "tests/unit/delivery/test_delivery_queue.py::test_in_flight_entries_survive_ten_thousand_inserts",
+    ),
+    # Proofs of ends in networks with liars; `ends` and `primes-ends` do many of them.
+    "B10": ("tests/simulation/test_primes_ends.py", "tests/unit/chain/proofs/test_forged_proofs.py"),
+    "S7": ("tests/unit/dmq/test_equivocation.py",),
+    "N10": (
+        "tests/unit/dmq/test_puller.py::test_320_peers_that_announce_and_withhold_delay_a_message_by_3_s_at_most",
+    ),
+    "P4": (
+        "tests/unit/pipeline/tables/test_pipeline_manifest.py::test_a_second_driver_is_refused_and_told_who_holds_the_tables",
+        "tests/unit/pipeline/tables/test_pipeline_manifest.py::test_a_driver_that_was_killed_holds_nothing",
+        "tests/unit/pipeline/tables/test_pipeline_tables.py::test_two_drivers_on_one_folder_the_second_is_refused",
+    ),
+    "P5": (
+        "tests/unit/pipeline/tables/test_pipeline_tables.py::test_every_input_row_is_counted_repeated_or_quarantined_with_its_reason",
+    ),
+    "O5": ("tests/unit/test_requirements.py",),
     "N9": (
         "tests/unit/dmq/test_mempool.py::test_the_count_is_bounded_and_recovers_on_expiry",
         "tests/unit/dmq/test_mempool.py::test_the_bytes_are_bounded_at_exactly_the_limit",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+from rigs.promise_mutants import MUTANTS, WITHOUT_MUTANT, Mutant
 from tests.soak.parts import PARTS
+from tests.soak.suite_runs import SUITE
 
 ROOT = Path(__file__).parents[2]
 LINE = {
@@ -46,6 +51,47 @@ def test_page_and_kept_lines_agree() -> None:
     assert (ROOT / "docs" / "promises.md").read_text(encoding="utf-8") == tool.page(tool.newest(lines)), (
         "run `make docs`"
     )
+
+
+def functions_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def missing_tests(names: Iterable[str]) -> list[str]:
+    """Node ids and paths among `names` that lead nowhere."""
+    found = []
+    for name in names:
+        path, _, function = name.partition("::")
+        place = ROOT / path
+        is_there = place.exists() and (not function or function.partition("[")[0] in functions_of(place))
+        found += [] if is_there else [name]
+    return found
+
+
+def test_every_promise_has_a_mutant_or_is_known_to_have_none() -> None:
+    promises = set(promises_docs().statements())
+    assert set(MUTANTS).isdisjoint(WITHOUT_MUTANT)
+    assert set(MUTANTS) | WITHOUT_MUTANT == promises
+    assert all(MUTANTS.values())
+    assert len(WITHOUT_MUTANT) <= 14, "a promise may only leave this set"
+
+
+def test_every_test_that_a_promise_or_a_mutant_names_is_there() -> None:
+    """A move that renames a test must not leave its promise without a test."""
+    page = promises_docs()
+    named = {test for tests in SUITE.values() for test in tests}
+    for mutant in (mutant for found in MUTANTS.values() for mutant in found):
+        named.update(mutant.tests if isinstance(mutant, Mutant) else [mutant.test])
+    for line in page.read_lines(ROOT / "docs" / "promises.jsonl"):
+        named.update(re.findall(r"\btests/[\w/]+\.py\b|\brigs/[\w/]+\.py\b", str(line["test"])))
+    assert len(named) > 50
+    assert missing_tests(named) == []
+
+
+def test_a_test_that_is_gone_is_noticed() -> None:
+    gone = ["tests/unit/test_nothing.py", "tests/unit/test_promises_docs.py::test_of_nothing"]
+    assert missing_tests([*gone, "tests/unit/test_promises_docs.py"]) == gone
 
 
 def test_newest_line_of_a_full_run_is_taken_over_and_stays(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import assume, given, settings
@@ -22,6 +24,7 @@ from stagepost.dmq.validation import (
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
+from stagepost.ground.signatures.verifier import Verifier
 from tests.worlds.dmq.altered_messages import altered
 from tests.worlds.dmq.pool_signers import NOW, KnownPools, Signer, decoded
 from tests.worlds.ground.strategies import a_signed_legacy_message
@@ -425,6 +428,50 @@ def test_checks_in_one_go_say_the_same_as_one_by_one(
         answers.append(validator.check_cheaply(message, NOW + offset_s, MONO + offset_s))
 
     assert answers[0] == answers[1]
+
+
+def test_another_process_judges_signatures_as_this_one_does() -> None:
+    """Enough messages that the verifying process gets its part, a third of them forged in one way or another."""
+    good = [Signer().sign(tag) for tag in range(60)]
+    certificate = good[0].operational_certificate
+    forgeries = (
+        lambda message: altered(message, kes_signature=bytes(448)),
+        lambda message: altered(
+            message, operational_certificate=msgspec.structs.replace(certificate, issue_number=9)
+        ),
+        lambda message: altered(message, message_id=bytes(32)),
+    )
+    messages = [
+        message if number % 3 else forgeries[number // 3 % 3](message) for number, message in enumerate(good)
+    ]
+    alone = MessageValidator(PRIVATE, KnownPools())
+    expected = [code(alone.check_signatures(message)) for message in messages]
+    beside = MessageValidator(PRIVATE, KnownPools())
+    asked: list[int] = []
+
+    async def judged() -> list[Rejected | None]:
+        verifier = Verifier(processes=1)
+        try:
+            await verifier.check(good[:9], beside.check_signatures, beside)
+            async with asyncio.timeout(60):
+                while not (verifier.helpers and all(helper.is_ready for helper in verifier.helpers)):
+                    await asyncio.sleep(0.005)
+            claims = beside.claims
+
+            class Watched:
+                def claims(self, message: DmqMessage) -> object:
+                    asked.append(1)
+                    return claims(message)
+
+                conclude = staticmethod(beside.conclude)
+
+            return await verifier.check(messages, beside.check_signatures, Watched())  # type: ignore[arg-type]
+        finally:
+            await verifier.close()
+
+    assert [code(verdict) for verdict in asyncio.run(judged())] == expected
+    assert expected.count(None) == 40
+    assert asked, "nothing was left to the other process"
 
 
 def test_caches_keep_successes_only_and_are_bounded() -> None:

@@ -112,6 +112,7 @@ def check(world: World, handed_over: set[bytes]) -> None:
         one.message_id for peer in honest for one in peer.cache if one.first_seen_s > world.now - ON_ITS_WAY_S
     }
     known = first.queue.known_ids - on_its_way
+    passed_on = {one for peer in honest for one, statuses in peer.told.items() if statuses} & handed_over
     for peer in honest:
         assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
         assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
@@ -126,10 +127,17 @@ def check(world: World, handed_over: set[bytes]) -> None:
         assert not sooner, f"member {peer.index} dates {len(sooner)} messages otherwise"
         taken = {message_id for message_id, statuses in peer.told.items() if statuses} & handed_over
         assert taken <= known, f"member {peer.index} took a message that member {first.index} never heard of"
+        without_body = [one for one in passed_on if not _has_body(peer, one)]
+        assert not without_body, f"member {peer.index} lacks the bodies of {len(without_body)} messages"
         written = [decode_update(frame) for frame in peer.disk]
         version = world.rules.version
         check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
     _check_forkers(world, honest)
+
+
+def _has_body(peer: Validator, message_id: bytes) -> bool:
+    cached = peer.cache.get(message_id)
+    return cached is not None and cached.body is not None
 
 
 def _time_of(peer: Validator, message_id: bytes) -> tuple[int, int] | None:
@@ -148,3 +156,9 @@ def _check_forkers(world: World, honest: Sequence[Validator]) -> None:
     for peer in honest:
         unblamed = forkers - peer.blamed
         assert not unblamed, f"member {peer.index} does not blame {sorted(unblamed)}"
+        for forker in forkers:
+            proof = peer.member.graph.blamed[forker]
+            assert proof is not None, f"member {peer.index} has no proof against {forker}"
+            left, right = proof.left, proof.right
+            assert (left.source, left.height) == (right.source, right.height) == (forker, left.height)
+            assert left.data_hash != right.data_hash, f"member {peer.index} proves one block against {forker}"

@@ -1,0 +1,352 @@
+"""Mutants of promises: for each promise a defect, and the tests of that promise which notice it.
+
+A `Mutant` is code that Python runs before a test: `make soak` plants it and runs the promise's own tests, which must fail. A
+`PlantedTest` is a test that plants the defect itself and passes when the promise's check notices it; `make test` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`tests` are pytest node ids; each must fail."""
+
+    name: str
+    tests: tuple[str, ...]
+    code: str
+
+
+@dataclass(frozen=True)
+class PlantedTest:
+    name: str
+    test: str
+
+
+CATCHAIN = (
+    "tests/simulation/test_catchain_agreement.py::"
+    "test_honest_members_end_with_the_same_messages_and_blame_the_same_forkers"
+)
+WAY_IN = "tests/simulation/test_intake_model.py::test_a_defect_planted_in_the_way_in_is_noticed"
+DELIVERY = "tests/simulation/test_delivery_planted_defects.py::test_planted_defect_is_caught"
+WORLDS = "tests/simulation/test_planted_defects.py::test_a_planted_defect_is_caught"
+FUZZ = "tests/fuzz/test_harness.py::test_planted_defect_is_found_and_found_again"
+
+MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
+    "D1": (
+        PlantedTest(
+            "a topic acknowledges what it has not written",
+            "tests/e2e/test_kill_topic_writer.py::test_a_planted_defect_of_the_writer_is_found",
+        ),
+    ),
+    "D2": (
+        PlantedTest(
+            "a store does not wait for the disk",
+            "tests/e2e/test_power_cut.py::test_a_build_that_does_not_wait_for_the_disk_loses_messages_by_a_power_cut",
+        ),
+    ),
+    "D3": (
+        Mutant(
+            "a damaged log is taken for whole",
+            ("tests/unit/dmq/node/test_sqlite_store.py::test_damage_inside_the_log_is_noticed",),
+            """
+            from stagepost.ground.storage import damage
+            damage.damage_in = lambda log: None
+            """,
+        ),
+    ),
+    "D4": (
+        PlantedTest(
+            "a store takes a failed write for a good one",
+            "tests/hostile/test_bad_disks.py::test_a_defect_planted_in_the_store_is_noticed",
+        ),
+        Mutant(
+            "a full node tells statuses that its disk has refused",
+            (
+                "tests/unit/full_node/test_full_node_disk.py::"
+                "test_a_node_that_ends_on_a_full_disk_tells_nobody_of_what_it_could_not_write",
+            ),
+            """
+            from stagepost.full_node.status_topic import StatusTopic
+            publish = StatusTopic.publish
+            def publish_and_tell(topic, receipt, session_id, earlier, settled=lambda: None):
+                publish(topic, receipt, session_id, earlier, settled)
+                topic.written(topic._turn[-1].record if topic._turn else None)
+                settled()
+            StatusTopic.publish = publish_and_tell
+            """,
+        ),
+    ),
+    "D5": (PlantedTest("answers before it is on disk", DELIVERY),),
+    "D6": (
+        PlantedTest("evicts silently", DELIVERY),
+        Mutant(
+            "evicts entries with a waiting caller first",
+            ("tests/unit/delivery/test_delivery_queue.py::test_entries_without_a_waiting_caller_go_first",),
+            """
+            from heapq import heappush
+            from stagepost.delivery.outbox import Outbox
+            def remember(box, entry):
+                heappush(box._idle[not entry.is_awaited], (entry.last_used, entry.sequence))
+            Outbox._remember_idle = remember
+            """,
+        ),
+        Mutant(
+            "evicts the most recently used entry first",
+            ("tests/unit/delivery/test_delivery_queue.py::test_last_used_decides_who_goes",),
+            """
+            from stagepost.delivery.outbox import Outbox
+            room_for = Outbox.room_for
+            def newest_first(box, size):
+                found = room_for(box, size)
+                if not found:
+                    return found
+                idle = [entry for entry in box if entry.is_awaited == found[0].is_awaited and entry.status is found[0].status]
+                return tuple(sorted(idle, key=lambda entry: -entry.last_used)[: len(found)])
+            Outbox.room_for = newest_first
+            """,
+        ),
+    ),
+    "D7": (PlantedTest("grants every claim", DELIVERY),),
+    "D8": (PlantedTest("sends the newest first", DELIVERY),),
+    "B1": (
+        Mutant(
+            "a member does not hear every seventh block that is delivered",
+            (CATCHAIN,),
+            """
+            from stagepost.remp.queue.reliable_queue import ReliableQueue
+            heard, count = ReliableQueue.block_delivered, [0]
+            def half(queue, *block):
+                count[0] += 1
+                return heard(queue, *block) if count[0] % 7 else []
+            ReliableQueue.block_delivered = half
+            """,
+        ),
+    ),
+    "B2": (
+        Mutant(
+            "a body that did not come at once is never asked for",
+            (CATCHAIN,),
+            """
+            from stagepost.remp.queue.body_search import BodySearch
+            BodySearch.begin = lambda search, message_id, member, now: None
+            BodySearch.again = lambda search, now, announced_by: []
+            BodySearch.not_had = lambda search, message_id, now, announced_by: None
+            """,
+        ),
+    ),
+    "B3": (
+        PlantedTest(
+            "a message in two blocks",
+            "tests/simulation/test_primes.py::test_a_message_in_two_blocks_is_found",
+        ),
+    ),
+    "B4": (
+        Mutant(
+            "blocks that become ready together are delivered backwards",
+            (CATCHAIN,),
+            """
+            from stagepost.catchain.member import Member
+            settle = Member._settle
+            def backwards(member, outcome, now):
+                outcome.delivered.reverse()
+                settle(member, outcome, now)
+            Member._settle = backwards
+            """,
+        ),
+    ),
+    "B5": (
+        PlantedTest(
+            "an old session is accepted",
+            "tests/simulation/test_primes_sessions.py::test_a_planted_defect_is_noticed",
+        ),
+    ),
+    "B6": (
+        Mutant(
+            "a fork is blamed and its proof thrown away",
+            (CATCHAIN,),
+            """
+            from stagepost.catchain.graph import Graph
+            blame = Graph._blame
+            Graph._blame = lambda graph, source, proof, outcome: blame(graph, source, None, outcome)
+            """,
+        ),
+        PlantedTest(
+            "a delay is blamed",
+            "tests/simulation/test_catchain_agreement.py::test_a_planted_defect_is_noticed",
+        ),
+    ),
+    "B7": (
+        Mutant(
+            "every signature of a receipt counts",
+            (
+                "tests/simulation/test_primes_sessions.py::"
+                "test_honest_receipts_count_and_every_lie_is_refused_for_its_reason",
+            ),
+            """
+            from stagepost.remp.receipts.receipt import Receipt
+            Receipt.is_signed_by = lambda receipt, public_key: True
+            """,
+        ),
+    ),
+    "B8": (
+        PlantedTest(
+            "time-outs stay short under delays",
+            "tests/simulation/test_chain_agreement.py::test_a_planted_defect_is_noticed",
+        ),
+    ),
+    "B9": (
+        Mutant(
+            "a lost quorum is not reported",
+            (
+                "tests/simulation/test_catchain_quorum.py::"
+                "test_a_third_that_falls_silent_is_told_in_time_and_cleared_when_it_is_back",
+            ),
+            """
+            from stagepost.catchain.quorum_watch import QuorumWatch
+            QuorumWatch.look = lambda watch, now: None
+            """,
+        ),
+    ),
+    "B10": (
+        PlantedTest(
+            "a verifier leaves a rule out",
+            "tests/simulation/test_primes_ends.py::test_a_verifier_that_leaves_a_rule_out_believes_a_false_proof",
+        ),
+    ),
+    "S1": (
+        PlantedTest("believes every signature", WORLDS),
+        Mutant(
+            "the verifying process finds every signature valid",
+            ("tests/unit/dmq/test_validation.py::test_another_process_judges_signatures_as_this_one_does",),
+            """
+            from stagepost.ground.signatures import worker
+            if "worker" in " ".join(__import__("sys").orig_argv):
+                worker.verify_signed = lambda key, signed: True
+                __import__("stagepost.ground.crypto.ed25519").ground.crypto.ed25519.verify_signed = worker.verify_signed
+            """,
+        ),
+    ),
+    "S2": (PlantedTest("a full mempool refuses a message and remembers it for its pool", WAY_IN),),
+    "S3": (PlantedTest("messages are forgotten at a restart", WAY_IN),),
+    "S4": (PlantedTest("a clock that was set back is believed", WAY_IN),),
+    "S5": (
+        PlantedTest(
+            "no difference of clocks is allowed",
+            "tests/simulation/test_skews.py::test_a_node_that_allows_no_skew_is_noticed",
+        ),
+    ),
+    "S6": (PlantedTest("a lower certificate number is accepted", WAY_IN),),
+    "S7": (
+        Mutant(
+            "second bodies of a slot are not noticed",
+            (
+                "tests/unit/dmq/test_equivocation.py::test_every_second_body_is_flagged_and_refused_if_that_is_wanted",
+            ),
+            """
+            from stagepost.dmq.equivocation import Equivocations
+            Equivocations.hold = lambda book, message: None
+            """,
+        ),
+    ),
+    "S9": (
+        Mutant(
+            "a secret that others can read is used",
+            (
+                "tests/hostile/test_key_care.py::"
+                "test_secret_files_that_others_can_reach_are_refused_by_every_command",
+            ),
+            """
+            from stagepost.dmq.keys import key_files
+            key_files._require_private = lambda path, status, content: None
+            """,
+        ),
+    ),
+    "N1": (PlantedTest("a decoder reads past the end", FUZZ),),
+    "N2": (PlantedTest("a decoder loses high bits", FUZZ),),
+    "N9": (
+        Mutant(
+            "a mempool has no limits",
+            (
+                "tests/unit/dmq/test_mempool.py::test_the_count_is_bounded_and_recovers_on_expiry",
+                "tests/unit/dmq/test_mempool.py::test_the_bytes_are_bounded_at_exactly_the_limit",
+            ),
+            """
+            from stagepost.dmq.mempool import Mempool
+            Mempool.check_limits = lambda mempool, message, *more: None
+            """,
+        ),
+    ),
+    "N10": (
+        PlantedTest("leases never expire", WORLDS),
+        Mutant(
+            "a stuck download is never tried elsewhere",
+            (
+                "tests/unit/dmq/test_puller.py::"
+                "test_320_peers_that_announce_and_withhold_delay_a_message_by_3_s_at_most",
+            ),
+            """
+            from stagepost.dmq import downloads
+            downloads.STUCK_S = 1e9
+            """,
+        ),
+    ),
+    "P1": (
+        PlantedTest(
+            "a row of the tables is another",
+            "tests/unit/pipeline/tables/test_pipeline_tables.py::test_check_finds_the_tables_right_and_a_changed_row_wrong",
+        ),
+    ),
+    "P4": (
+        Mutant(
+            "the lock of a driver is not taken",
+            (
+                "tests/unit/pipeline/tables/test_pipeline_manifest.py::"
+                "test_a_second_driver_is_refused_and_told_who_holds_the_tables",
+            ),
+            """
+            from stagepost.pipeline.tables.driver_lock import DriverLock
+            DriverLock.__init__ = lambda lock, folder: None
+            DriverLock.release = lambda lock: None
+            """,
+        ),
+    ),
+    "O1": (
+        PlantedTest(
+            "a node sweeps nothing",
+            "tests/simulation/test_days.py::test_a_node_that_sweeps_nothing_is_noticed",
+        ),
+    ),
+    "O2": (
+        Mutant(
+            "the simulation draws from the system",
+            ("tests/unit/simulation/test_world.py::test_the_same_seed_is_the_same_run",),
+            """
+            from random import SystemRandom
+            from stagepost.simulation import network
+            network.Random = lambda *seed: SystemRandom()
+            """,
+        ),
+    ),
+    "O5": (
+        PlantedTest("a pin without a hash", "tests/unit/test_requirements.py::test_a_planted_fault_is_found"),
+    ),
+    "O6": (
+        Mutant(
+            "the checkers of the simulation find nothing",
+            ("tests/simulation/test_planted_defects.py::test_a_planted_defect_is_caught",),
+            """
+            from stagepost.simulation import checkers
+            checkers.judge = lambda history, rules: []
+            """,
+        ),
+    ),
+    "W1": (PlantedTest("gives up on a lost peer", WORLDS),),
+}
+
+WITHOUT_MUTANT = frozenset(
+    {"S8", "S10", "N3", "N4", "N5", "N6", "N7", "N8", "N11", "P2", "P3", "P5", "O3", "O4"}
+)
+"""Promises that have no mutant yet. The page says so; a promise may only leave this set."""
