@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from stagepost.errors import HandshakeRefused, StagepostError
+from stagepost.ground.crypto.secret_stream import StreamOpener
 from stagepost.ground.identifiers import LinkEncryption
+from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Network, TcpAddress
+from stagepost.remp.links import versions
+from stagepost.remp.links.authentication import LinkTerms
+from stagepost.remp.links.dialler import DialledPeer, LinkDialler
+from stagepost.remp.links.link import Link
 from stagepost.remp.links.listener import LinkListener
+from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.links.versions import CAN_ENCRYPT
 from stagepost.simulation.link import LinkSettings
@@ -42,6 +50,9 @@ NO_LINK = HandshakeRefused("there never was a link")
 BACK_WITHIN_S = 200.0
 """Seconds in virtual time: the longest pauses of both sides, one after the other, and some more."""
 WAYS = [pytest.param(TO_RESPONDER, id="to the responder"), pytest.param(TO_INITIATOR, id="to the initiator")]
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class Path:
@@ -492,3 +503,84 @@ def test_a_delayed_link_is_only_late() -> None:
         path.check()
 
     on_a_path(scenario)
+
+
+# Planted defects: each of them is noticed by a test above
+
+
+def _forgets_the_mark_of_those_who_encrypt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(versions, "CAN_ENCRYPT", b"another!")
+
+
+def _passes_over_records_that_do_not_open(patch: pytest.MonkeyPatch) -> None:
+    open_one = StreamOpener.open
+    patch.setattr(StreamOpener, "open", lambda opener, sealed: open_one(opener, sealed) or (OPENED, 0))
+
+
+OPENED = segment(KEEP_ALIVE, b"\x82\x00\x00")
+"""An honest message of the keep-alive stands for whatever the record held."""
+
+
+def _needs_no_last_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Bearer, "eof_received", lambda bearer: bearer.close() or True)
+
+
+def _blames_a_key_for_what_came_plainly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Link, "violation", property(lambda link: violation_of(link.bearer.reason)))
+
+
+def _blames_a_key_before_its_proof(patch: pytest.MonkeyPatch) -> None:
+    async def converse(dialler: LinkDialler[Any], peer: DialledPeer) -> str | None:
+        bearer = await dialler._end.network.connect(peer.address)
+        wanted = dialler._kind, dialler._session_id, peer.public_key
+        terms = await initiate_link(bearer, dialler._end, *wanted)
+        link = dialler._keeper.open(bearer, terms, dialled=True)
+        await dialler._keeper.run(link)
+        return None
+
+    patch.setattr(LinkDialler, "_converse", converse)
+
+
+def _takes_plain_bytes_on_trust(patch: pytest.MonkeyPatch) -> None:
+    keys = LinkTerms.stream_keys
+    patch.setattr(
+        LinkTerms,
+        "stream_keys",
+        lambda terms, ours, session, side, plain: keys(terms, ours, session, side, bytes(64)),
+    )
+
+
+DEFECTS: list[tuple[Plant, Callable[[], None]]] = [
+    (
+        _forgets_the_mark_of_those_who_encrypt,
+        lambda: test_two_nodes_that_can_encrypt_are_not_talked_into_a_plain_link(without_encryption),
+    ),
+    (
+        _passes_over_records_that_do_not_open,
+        lambda: test_records_that_are_changed_on_the_way_end_the_link_and_no_key_pays(
+            TO_RESPONDER, lambda found: [*found, *found], 1
+        ),
+    ),
+    (_needs_no_last_record, test_a_link_that_is_cut_is_known_to_be_cut_at_both_ends),
+    (
+        _blames_a_key_for_what_came_plainly,
+        lambda: test_on_a_plain_link_an_injected_segment_costs_no_key(TO_RESPONDER),
+    ),
+    (
+        _blames_a_key_before_its_proof,
+        lambda: test_an_address_comes_back_within_a_minute(TO_INITIATOR),
+    ),
+    (
+        _takes_plain_bytes_on_trust,
+        lambda: test_a_byte_changed_at_any_place_ends_the_link_and_it_comes_back(TO_RESPONDER),
+    ),
+]
+
+
+@pytest.mark.parametrize(("plant", "notice"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
+def test_a_planted_defect_is_noticed(
+    plant: Plant, notice: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, TimeoutError)):
+        notice()

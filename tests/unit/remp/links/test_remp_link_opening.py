@@ -292,6 +292,42 @@ def test_a_proof_holds_for_its_own_link_alone() -> None:
         TERMS.check(Side.INITIATOR, OTHER_SESSION, proof)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("initiator_nonce", "responder_nonce", "initiator_key", "responder_key"),
+        *("initiator_ephemeral", "responder_ephemeral", "transcript"),
+    ],
+)
+def test_a_field_that_is_left_out_of_the_proof_is_noticed(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted defect for each field."""
+    signed = LinkTerms.signed_bytes
+
+    def without(terms: LinkTerms, side: Side, session_id: bytes) -> bytes:
+        return signed(msgspec.structs.replace(terms, **{field: b"?"}), side, session_id)
+
+    monkeypatch.setattr(LinkTerms, "signed_bytes", without)
+    with pytest.raises(BaseException) as noticed:  # noqa: PT011 - a failed `raises` is no Exception
+        test_a_proof_holds_for_its_own_link_alone()
+    assert "DID NOT RAISE" in str(noticed.value)
+
+
+def test_every_offered_version_and_its_data_are_signed() -> None:
+    both = (LinkVersion.CATCHAIN_PLAIN, LinkVersion.CATCHAIN)
+    answers = [
+        answer(propose(offered, ours), VERSIONS, THEIRS)[1]
+        for offered, ours in (
+            (VERSIONS, OURS),
+            (both, OURS),
+            (VERSIONS, msgspec.structs.replace(OURS, versions=both)),
+        )
+    ]
+    transcripts = {terms.transcript for terms in answers if isinstance(terms, LinkTerms)}
+    assert len(transcripts) == 3
+
+
 def test_a_responder_without_the_key_that_it_names_is_refused_and_nothing_of_it_is_heard() -> None:
     async def main() -> None:
         world = SimulatedMembers(2)
