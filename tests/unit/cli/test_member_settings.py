@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stagepost.cli.node import node
+from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.net.network import TcpAddress
 
 SHARED = """
@@ -58,6 +59,7 @@ def test_a_validator_starts_from_its_section(started: Started, tmp_path: Path) -
         "log_level": "WARNING",
         "metrics_port": 9151,
         "metrics_at": TcpAddress("127.0.0.1", 9152),
+        "encryption": LinkEncryption.REQUIRED,
     }
 
 
@@ -70,6 +72,21 @@ def test_options_override_the_section(started: Started, tmp_path: Path) -> None:
     assert paths[2] == Path("other")
     assert (named["shards"], named["metrics_port"], named["log_level"]) == (1, None, "ERROR")
     assert named["metrics_at"] == TcpAddress("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(("kind", "section"), [("validator", "validator"), ("full", "full_node")])
+def test_encryption_of_links_is_a_setting_and_an_option(
+    started: Started, kind: str, section: str, tmp_path: Path
+) -> None:
+    text = f'[{section}]{SHARED}link_encryption = "preferred"\n'
+    (tmp_path / "stagepost.toml").write_text(text)
+    for arguments, encryption in (
+        ((), LinkEncryption.PREFERRED),
+        (("--link-encryption", "off"), LinkEncryption.OFF),
+    ):
+        assert run(kind, *arguments).exit_code == 0
+        assert started.given is not None
+        assert started.given[1]["encryption"] is encryption
 
 
 def test_a_full_node_starts_from_its_section(started: Started, tmp_path: Path) -> None:
