@@ -30,8 +30,8 @@ async def main():
 asyncio.run(main())
 """
 
-Spoil = Callable[[int, bytes], bytes]
-"""Function from the number of bytes that Alice has sent on this connection, and the next ones, to what Bob gets."""
+Spoil = Callable[[bytes], bytes]
+"""Function from bytes that Alice has sent to what Bob gets."""
 
 
 class Proxy:
@@ -39,26 +39,32 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.spoil: Spoil = lambda offset, data: data
+        self.spoil: Spoil = lambda data: data
         self.connections = 0
         self.seen = bytearray()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         spoil = self.spoil
-        ways = (self._pass(reader, back, spoil), self._pass(there, writer, lambda offset, data: data))
+        ways = (self._pass(reader, back, spoil), self._pass(there, writer, lambda data: data))
         await asyncio.gather(*ways)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, spoil: Spoil) -> None:
-        offset = 0
         with suppress(ConnectionError):
             while data := await reader.read(65_536):
                 self.seen += data
-                writer.write(spoil(offset, data))
+                writer.write(spoil(data))
                 await writer.drain()
-                offset += len(data)
         writer.close()
+
+    async def ended(self) -> None:
+        """Wait until every connection has ended."""
+        await asyncio.gather(*self._tasks)
 
 
 @asynccontextmanager
@@ -76,6 +82,7 @@ async def through_a_proxy() -> AsyncIterator[tuple[SocketTransport, Proxy, async
         async with SocketTransport(ALICE, [SocketPeer(bobs, address)]) as alice:
             yield alice, proxy, bob.stdout
         server.close()
+        await proxy.ended()
     finally:
         bob.stdin.close()
         with suppress(ProcessLookupError):
@@ -104,13 +111,13 @@ def test_what_a_proxy_changes_ends_the_link_and_the_next_one_delivers(
             await deliver(alice, "message0")
             assert await heard.readline() == b"message0\n"
 
-            proxy.spoil = lambda offset, data: data if offset < 600 else data[:-1] + bytes([data[-1] ^ 1])
+            proxy.spoil = lambda data: data if len(data) < len(SECRET) else data[:-1] + bytes([data[-1] ^ 1])
             for connection in list(alice._links.values()):
                 connection.bearer.close()
             links = proxy.connections
             while proxy.connections == links or not alice.connected_peers:
                 await asyncio.sleep(0.01)
-            proxy.spoil = lambda offset, data: data
+            proxy.spoil = lambda data: data
             # It is taken by a link that the proxy spoils, and lost; the sender knows when the link is gone.
             await deliver(alice, "message1")
             while alice.connected_peers and proxy.connections == links + 1:

@@ -55,7 +55,7 @@ def test_page_and_kept_lines_agree() -> None:
 
 def functions_of(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def missing_tests(names: Iterable[str]) -> list[str]:
