@@ -439,7 +439,9 @@ def test_another_process_judges_signatures_as_this_one_does() -> None:
         lambda message: altered(
             message, operational_certificate=msgspec.structs.replace(certificate, issue_number=9)
         ),
-        lambda message: altered(message, message_id=bytes(32)),
+        lambda message: altered(
+            message, kes_signature=message.kes_signature[:-1] + bytes([message.kes_signature[-1] ^ 1])
+        ),
     )
     messages = [
         message if number % 3 else forgeries[number // 3 % 3](message) for number, message in enumerate(good)

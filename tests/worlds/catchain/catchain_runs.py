@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
-from stagepost.catchain.block import decode_update
+from stagepost.catchain.block import HashVersion, decode_update
 from tests.worlds.catchain.catchain_attackers import ATTACKERS, Attacker, is_honest, world_with
 from tests.worlds.catchain.catchain_world import World, check_causal_order
 from tests.worlds.remp.queue_world import Validator, message
@@ -64,6 +64,7 @@ def run_once(
             peer.hand_over(newcomer)
         world.run(HEALED_UNTIL_S)
         check(world, {one.message_id for one in (*messages, newcomer)})
+        check_bodies(world, {one.message_id for one in (*messages, newcomer)})
         check_progress(world, newcomer.message_id)
     except AssertionError as failed:
         names = {index: kind.__name__ for index, kind in attackers.items()}
@@ -94,6 +95,15 @@ def heal(world: World) -> None:
         peer.start_if_down()
 
 
+def check_bodies(world: World, handed_over: set[bytes]) -> None:
+    """What one honest member has taken and nobody closed is at all of them, with its body."""
+    honest = [peer for peer in world.peers if is_honest(peer) and isinstance(peer, Validator)]
+    taken = {one for peer in honest for one, statuses in peer.told.items() if statuses} & handed_over
+    for peer in honest:
+        lacking = [one for one in taken if not _has_body(peer, one)]
+        assert not lacking, f"member {peer.index} lacks the bodies of {len(lacking)} messages"
+
+
 def check_progress(world: World, newcomer: bytes) -> None:
     """What was handed over when faults ended is known to every honest member, with its body."""
     for peer in world.peers:
@@ -112,7 +122,6 @@ def check(world: World, handed_over: set[bytes]) -> None:
         one.message_id for peer in honest for one in peer.cache if one.first_seen_s > world.now - ON_ITS_WAY_S
     }
     known = first.queue.known_ids - on_its_way
-    passed_on = {one for peer in honest for one, statuses in peer.told.items() if statuses} & handed_over
     for peer in honest:
         assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
         assert not {other for other in peer.blamed if is_honest(world.peers[other])}, (
@@ -127,8 +136,6 @@ def check(world: World, handed_over: set[bytes]) -> None:
         assert not sooner, f"member {peer.index} dates {len(sooner)} messages otherwise"
         taken = {message_id for message_id, statuses in peer.told.items() if statuses} & handed_over
         assert taken <= known, f"member {peer.index} took a message that member {first.index} never heard of"
-        without_body = [one for one in passed_on if not _has_body(peer, one)]
-        assert not without_body, f"member {peer.index} lacks the bodies of {len(without_body)} messages"
         written = [decode_update(frame) for frame in peer.disk]
         version = world.rules.version
         check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
@@ -147,18 +154,22 @@ def _time_of(peer: Validator, message_id: bytes) -> tuple[int, int] | None:
 
 
 def _check_forkers(world: World, honest: Sequence[Validator]) -> None:
-    shown: dict[tuple[int, int], set[bytes]] = defaultdict(set)
-    for peer in honest:
-        for frame in peer.disk:
-            block = decode_update(frame)
-            shown[block.source, block.height].add(block.data_hash(world.rules.version))
-    forkers = {source for (source, _), blocks in shown.items() if len(blocks) > 1}
+    forkers = _forkers_in((frame for peer in honest for frame in peer.disk), world.rules.version)
     for peer in honest:
         unblamed = forkers - peer.blamed
         assert not unblamed, f"member {peer.index} does not blame {sorted(unblamed)}"
-        for forker in forkers:
+        for forker in _forkers_in(peer.disk, world.rules.version):
             proof = peer.member.graph.blamed[forker]
-            assert proof is not None, f"member {peer.index} has no proof against {forker}"
+            assert proof is not None, f"member {peer.index} has both blocks of {forker} and no proof"
             left, right = proof.left, proof.right
             assert (left.source, left.height) == (right.source, right.height) == (forker, left.height)
             assert left.data_hash != right.data_hash, f"member {peer.index} proves one block against {forker}"
+
+
+def _forkers_in(frames: Iterable[bytes], version: HashVersion) -> set[int]:
+    """Return the authors of two different blocks of one height."""
+    shown: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+    for frame in frames:
+        block = decode_update(frame)
+        shown[block.source, block.height].add(block.data_hash(version))
+    return {source for (source, _), blocks in shown.items() if len(blocks) > 1}
