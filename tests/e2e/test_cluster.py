@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -107,32 +107,38 @@ def require_clear_refusals(said: str, master: str) -> None:
         assert f"\n{line}" in f"\n{said}", said
 
 
+def backfill(cluster: SparkCluster, archive: Path, folder: Path, seed: int) -> list[str]:
+    """Return the arguments of a backfill from a dump, both in `folder`."""
+    dump, sets = folder / "dump.jsonl", folder / "sets.json"
+    dump.write_bytes(b"".join(line + b"\n" for line in a_dump(MESSAGES, seed)))
+    sets.write_bytes(sets_bytes())
+    given = ["--input", str(dump), "--validator-sets", str(sets), "--out", str(folder / "tables")]
+    return [*cluster.options(archive), "backfill", *given]
+
+
+@pytest.fixture(scope="module")
+def stranger(
+    cluster: SparkCluster, archive: Path, tmp_path_factory: pytest.TempPathFactory, run_seed: int
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A driver without the secret, and the folder of its tables. Spark tries for a minute, beside the drivers of the tests."""
+    folder = tmp_path_factory.mktemp("strange")
+    command = [*COMMAND, *backfill(cluster, archive, folder, run_seed)]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    yield running, folder / "tables"
+    running.kill()
+    running.communicate()
+
+
+@pytest.mark.usefixtures("stranger")
 def test_a_backfill_runs_on_workers_that_have_nothing_but_what_is_shipped(
     cluster: SparkCluster, archive: Path, tmp_path: Path, run_seed: int
 ) -> None:
+    ended = submitted(*backfill(cluster, archive, tmp_path, run_seed), environment=cluster.environment)
+
+    assert ended.returncode == 0, ended.stderr[-3_000:]
     lines = a_dump(MESSAGES, run_seed)
-    (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    (tmp_path / "sets.json").write_bytes(sets_bytes())
-
-    def job(out: str) -> list[str]:
-        given = ["--input", str(tmp_path / "dump.jsonl"), "--validator-sets", str(tmp_path / "sets.json")]
-        return [*cluster.options(archive), "backfill", *given, "--out", str(tmp_path / out)]
-
-    # Spark tries for a minute; meanwhile the job that has the secret is done.
-    stranger = subprocess.Popen([*COMMAND, *job("strange")], stderr=subprocess.PIPE, text=True)
-    try:
-        ended = submitted(*job("tables"), environment=cluster.environment)
-
-        assert ended.returncode == 0, ended.stderr[-3_000:]
-        assert ended.stdout.startswith(f"{len(lines)} records: ")
-        require_equal(TableStore.at(tmp_path / "tables"), lines)
-        said = stranger.communicate(timeout=STARTS_WITHIN_S)[1]
-        assert stranger.returncode not in (0, None), "a driver without the secret was let in"
-        assert "has not registered this program within a minute" in said, said[-3_000:]
-        assert not (tmp_path / "strange").exists()
-    finally:
-        stranger.kill()
-        stranger.wait()
+    assert ended.stdout.startswith(f"{len(lines)} records: ")
+    require_equal(TableStore.at(tmp_path / "tables"), lines)
 
 
 def test_a_topic_of_a_broker_is_read_by_workers_that_are_sent_the_connector(
@@ -186,3 +192,12 @@ def test_an_executor_a_worker_the_driver_and_the_storage_are_killed_and_the_tabl
 
         assert resumed.returncode == 0, resumed.stderr[-3_000:]
         assert require_equal(out, lines).stream_batches == {STREAM: BATCHES - 1}
+
+
+def test_a_driver_without_the_secret_is_not_let_in(stranger: tuple[subprocess.Popen[str], Path]) -> None:
+    running, tables = stranger
+    said = running.communicate(timeout=STARTS_WITHIN_S)[1]
+
+    assert running.returncode not in (0, None), "a driver without the secret was let in"
+    assert "has not registered this program within a minute" in said, said[-3_000:]
+    assert not tables.exists()
