@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 # Rows of the import table, lowest first. A room, or a part of a room that keeps rules apart from their shell.
 VALUES = {"errors", "ground.identifiers"}
@@ -173,22 +175,47 @@ def is_rule(module: str) -> bool:
     return module in RULES_IN_SHELLS or unit_of(module) in CORE
 
 
-def imports_of(tree: ast.Module, module: str, known: set[str], *, is_package: bool) -> Iterator[str]:
+class Names(NamedTuple):
+    """Names that a source uses of others: by import statements, wherever they stand, and in strings that name our modules."""
+
+    plain: tuple[str, ...]
+    origins: tuple[tuple[int, str, tuple[str, ...]], ...]
+    """Dots before the origin, the origin, and the names that are imported from it."""
+    texts: frozenset[str]
+
+
+@cache
+def names_in(source: str) -> Names:
+    """Read a source as a tree, once for all rules: that takes a hundred times as long as the rules themselves."""
+    plain: list[str] = []
+    origins: list[tuple[int, str, tuple[str, ...]]] = []
+    texts: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                plain += [alias.name for alias in names]
+            case ast.ImportFrom(module=origin, names=names, level=dots):
+                origins.append((dots, origin or "", tuple(alias.name for alias in names)))
+            case ast.Constant(value=str(text)) if text.startswith("stagepost."):
+                texts.add(text.split(":")[0])
+    return Names(tuple(plain), tuple(origins), frozenset(texts))
+
+
+def imports_of(source: str, module: str, known: set[str], *, is_package: bool) -> Iterator[str]:
     """Every module named by an import statement, wherever it stands: in functions and type-checking blocks too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parts = module.split(".") if node.level else []  # one dot: the parent, or the package itself
-            parents = parts[: len(parts) - node.level + is_package]
-            origin = ".".join([*parents, *filter(None, [node.module])])
-            for alias in node.names:
-                yield inner if (inner := f"{origin}.{alias.name}") in known else origin
+    names = names_in(source)
+    yield from names.plain
+    for dots, said, imported in names.origins:
+        parts = module.split(".") if dots else []  # one dot: the parent, or the package itself
+        parents = parts[: len(parts) - dots + is_package]
+        origin = ".".join([*parents, *filter(None, [said])])
+        for name in imported:
+            yield inner if (inner := f"{origin}.{name}") in known else origin
 
 
 def forbidden_imports(source: str, module: str, known: set[str], *, is_package: bool = False) -> list[str]:
     unit, found = unit_of(module), []
-    for target in imports_of(ast.parse(source), module, known, is_package=is_package):
+    for target in imports_of(source, module, known, is_package=is_package):
         outside = target.split(".")[0]
         if ONLY_IN.get(outside, unit) != unit:
             found.append(f"{module}: only {ONLY_IN[outside]} imports {outside}")
@@ -206,8 +233,8 @@ def crossed_folders(source: str, path: Path) -> list[str]:
     """
     forbidden = APART[path.parts[0]] - ({"bench"} if path.match("tests/unit/test_bench*.py") else set())
     if not re.search(rf"\b(?:from|import)\s+(?:{'|'.join(sorted(forbidden))})\b", source):
-        return []  # the usual case, and reading a source as a tree takes a hundred times as long
-    imported = imports_of(ast.parse(source), "", set(), is_package=False)
+        return []
+    imported = imports_of(source, "", set(), is_package=False)
     return [f"{path}: may not import {name}" for name in imported if name.split(".")[0] in forbidden]
 
 
@@ -226,7 +253,7 @@ def outside_world(source: str, module: str) -> list[str]:
     tree = ast.parse(source)
     found = {
         name
-        for name in imports_of(tree, module, set(), is_package=False)
+        for name in imports_of(source, module, set(), is_package=False)
         if name.split(".")[0] in OUTSIDE_WORLD - ({"datetime"} if module in SHOWS_DATES else set())
     }
     for node in ast.walk(tree):
@@ -254,10 +281,8 @@ def dead_modules(sources: Mapping[str, str], outsiders: list[str], packages: set
             one.rpartition(".")[2] in source for one in sources.keys() - packages - alive
         ):
             continue  # it names none of those that nobody has named yet
-        tree = ast.parse(source)
-        used = set(imports_of(tree, module, set(sources), is_package=module in packages))
-        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        used |= {text.split(":")[0] for text in texts if isinstance(text, str)}
+        used = set(imports_of(source, module, set(sources), is_package=module in packages))
+        used |= names_in(source).texts
         alive |= used - {module}
     return sorted(f"{module}: nobody imports it" for module in sources.keys() - packages - alive)
 
