@@ -39,8 +39,10 @@ dmq.keys.signing_pair       load_signing_pair
 The publisher
 delivery.shell.publisher    ReliablePublisher.publish_with_ack
 delivery.shell.acceptance   Acceptance.take_and_wait
-delivery.publisher          PublisherCore.offer PublisherCore.accept_to_send
+delivery.publisher          PublisherCore.offer
+delivery.offers             Offers.admit
 delivery.outbox             Outbox.add
+delivery.publisher          PublisherCore.accept_to_send
 delivery.settlement         Settlement.take_effects
 delivery.shell.sender       Sender.perform
 delivery.stores.outbox_stores OutboxRows.insert
@@ -230,6 +232,7 @@ delivery.shell.receiver     Receiver._answer
 delivery.transports.dmq     DmqTransport.publish_acks
 delivery.shell.sender       Sender._incoming
 delivery.publisher          PublisherCore.receipts
+delivery.answers            Answers.receive
 delivery.settlement         Settlement.settle
 cli.send.reliably           ProgressLines.note
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stagepost.delivery import errors, outbox
+from stagepost.delivery.answers import Answers
 from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
@@ -95,14 +96,14 @@ def wakes_the_caller_as_acked_when_time_is_over(patch: pytest.MonkeyPatch) -> No
 
 
 def takes_a_nack_for_an_ack(patch: pytest.MonkeyPatch) -> None:
-    weigh = PublisherCore._weigh
+    weigh = Answers._weigh
 
     def kindly(
-        core: PublisherCore, entry: OutboxEntry, tally: Any, peer: str, receipt: AckReceipt, now: ClockTimes
+        answers: Answers, entry: OutboxEntry, tally: Any, peer: str, receipt: AckReceipt, now: ClockTimes
     ) -> None:
-        weigh(core, entry, tally, peer, AckReceipt(receipt.message_id, 0, AckType.ACK), now)
+        weigh(answers, entry, tally, peer, AckReceipt(receipt.message_id, 0, AckType.ACK), now)
 
-    patch.setattr(PublisherCore, "_weigh", kindly)
+    patch.setattr(Answers, "_weigh", kindly)
 
 
 def sends_the_newest_first(patch: pytest.MonkeyPatch) -> None:

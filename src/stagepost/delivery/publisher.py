@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Protocol
 
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
-from stagepost.delivery.backoff import PaceGate, delay_before, spread
+from stagepost.delivery.answers import Answers
+from stagepost.delivery.backoff import PaceGate
 from stagepost.delivery.config import ReliablePublisherConfig
 from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
@@ -31,59 +31,24 @@ from stagepost.delivery.entry import (
     ClockTimes,
     OutboxEntry,
 )
-from stagepost.delivery.envelope import RETRY_AFTER_MS_MAX, AckReceipt
-from stagepost.delivery.errors import DeliveryError, ErrKeyConflict, ErrMessageTooLarge, ErrQueueFull
+from stagepost.delivery.errors import DeliveryError
 from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes
+from stagepost.delivery.offers import Offers, StoredMessage
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.settlement import Settlement
-from stagepost.delivery.status import ACK, FAILED, MUST_WAIT, SENT, DeliveryResult, Tier
+from stagepost.delivery.status import FAILED, MUST_WAIT, SENT, DeliveryResult, Tier
 from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed, SendPaced
 from stagepost.errors import LocalProtocolError, StagepostError
 
 EDGES_MERGED_S = 0.5
 """Seconds, at least, between two resets of every back-off, however often connections come and go."""
 
-RECEIPT_AHEAD_MAX_MS = 60_000
-"""Milliseconds, at most, that a receipt may be dated in the future; the core drops any other."""
-
 _WAITING = (READY, BACKING_OFF, HELD)
 
 
-class StoredMessage(Protocol):
-    """A message as a store returns it after a restart."""
-
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def delivery_id(self) -> bytes: ...
-    @property
-    def tier(self) -> Tier: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def payload(self) -> bytes: ...
-    @property
-    def nonce(self) -> bytes: ...
-    @property
-    def created_ms(self) -> int: ...
-    @property
-    def key_hash(self) -> bytes | None: ...
-    @property
-    def ackers(self) -> tuple[str, ...]: ...
-    @property
-    def required(self) -> int: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def last_used(self) -> int: ...
-    @property
-    def stamped_ms(self) -> int: ...
-    @property
-    def traceparent(self) -> str: ...
-
-
 class PublisherCore:
-    """The rules of a publisher: `Outbox` holds the messages, `Settlement` ends them, `Deadlines` knows their times."""
+    """The rules of a publisher: `Offers` makes entries, `Outbox` holds them, `Answers` judges what comes back, `Settlement` ends
+    the messages, `Deadlines` knows their times."""
 
     def __init__(
         self,
@@ -109,12 +74,11 @@ class PublisherCore:
         self.counters = self._settlement.counters
         self.ended = self._settlement.ended
         self._sender = identity_bytes(self_id)
-        self._nonce_prefix = nonce_prefix
         self._volatile_prefix = volatile_prefix
-        self._random = random
         self._is_stored = is_stored
         self._deadlines = Deadlines(self.outbox.entries)
-        self._next_counter = 1
+        self._offers = Offers(config, self.outbox, self._settlement, self._sender, nonce_prefix)
+        self._answers = Answers(config, self.outbox, self._settlement, self._deadlines, random)
         self._next_volatile = 1
         self._trying_once = 0
         self._cleared_at = -NEVER
@@ -187,16 +151,24 @@ class PublisherCore:
         Raise `DeliveryError` if the message cannot be taken; then nothing has happened. A caller waits for the end
         of a message of the acked tier: see `unawait` and `abandon`.
         """
-        counter = self._next_counter
-        nonce = key_hash if key_hash is not None else counted_nonce(self._nonce_prefix, counter)
-        message_id = delivery_id(self._sender, topic, nonce, payload)
+        offers = self._offers
+        nonce, message_id = offers.identity(topic, payload, key_hash)
         if key_hash is not None:
-            known = self._known(key_hash, message_id, tier)
+            known = offers.known(key_hash, message_id, tier)
             if known is not None:
                 return known
         tally = AckTally(ackers, required) if ackers else None
         entry = OutboxEntry(
-            counter, message_id, tier, topic, payload, nonce, now.unix_ms, tally, key_hash, traceparent
+            offers.next_counter,
+            message_id,
+            tier,
+            topic,
+            payload,
+            nonce,
+            now.unix_ms,
+            tally,
+            key_hash,
+            traceparent,
         )
         entry.budget_at = now.mono_s + budget_s
         entry.outwaits_pace = outwaits_pace
@@ -204,7 +176,7 @@ class PublisherCore:
         if entry.must_be_stamped and tier is Tier.ACKED and self._is_free_to_send(entry):
             # It leaves at once, so the row that is stored before holds the stamp.
             entry.stamped_ms, entry.is_stamp_stored = now.unix_ms, True
-        return self._admitted(entry, now)
+        return offers.admit(entry, now)
 
     def offer_again(
         self, letter: FailedMessage, now: ClockTimes, *, is_stamped_again: bool = False
@@ -214,27 +186,13 @@ class PublisherCore:
         `is_stamped_again`: it is proved that the message was never executed under its stamp, so the next transmission
         stamps it anew.
         """
-        tally = AckTally(letter.ackers, letter.required) if letter.ackers else None
         message_id = bytes.fromhex(letter.message_id)
         if (live := self.outbox.by_id.get(message_id)) is not None:
             return live
-        entry = OutboxEntry(
-            self._next_counter,
-            message_id,
-            letter.tier,
-            letter.topic,
-            letter.payload,
-            letter.nonce,
-            letter.created_ms,
-            tally,
-            letter.key_hash,
-            letter.traceparent,
-        )
-        entry.attempt_first = letter.attempts
-        entry.replayed = letter.sequence
+        entry = self._offers.again(letter, message_id)
         if not is_stamped_again:
             entry.stamped_ms, entry.is_stamp_stored = letter.stamped_ms, letter.stamped_ms > 0
-        return self._admitted(entry, now)
+        return self._offers.admit(entry, now)
 
     def join(self, letter: FailedMessage, live: OutboxEntry) -> list[Effect]:
         """Drop a dead letter whose message `live` carries, if `live` promises the same; otherwise keep the letter.
@@ -247,60 +205,6 @@ class PublisherCore:
             if is_held and self._is_stored:
                 self._settlement.effects.append(DropDeadLetter(letter.sequence))
         return self._settlement.take_effects()
-
-    def _known(self, key_hash: bytes, message_id: bytes, tier: Tier) -> OutboxEntry | DeliveryResult | None:
-        live = self.outbox.by_key.get(key_hash)
-        known: OutboxEntry | DeliveryResult | None = (
-            live if live is not None else self.ended.done_keys.get(key_hash)
-        )
-        if known is None:
-            return None
-        known_id = known.delivery_id if isinstance(known, OutboxEntry) else bytes.fromhex(known.message_id)
-        if known_id != message_id:
-            raise ErrKeyConflict(
-                "this key was used for another message before",
-                message_id=message_id.hex(),
-                advice="use one key for one topic and one content",
-            )
-        if known.tier is not tier:
-            raise ErrKeyConflict(
-                f"this key was used with tier {known.tier} before, not {tier}",
-                message_id=message_id.hex(),
-                advice="publish it the same way again, or use another key",
-            )
-        if live is not None:
-            if tier is Tier.ACKED:
-                live.is_awaited = True
-            if live.phase is not STORING:
-                self.outbox.use(live)
-                self._settlement.save(live)
-        return known
-
-    def _admitted(self, entry: OutboxEntry, now: ClockTimes) -> OutboxEntry:
-        most = self.config.queue_max_bytes
-        if most and entry.size > most:
-            raise ErrMessageTooLarge(
-                f"the message has {entry.size} bytes with its topic, the queue holds {most} in all",
-                limit=most,
-                found=entry.size,
-                advice="raise queue_max_bytes or send less",
-            )
-        victims = self.outbox.room_for(entry.size)
-        if victims is None:
-            raise ErrQueueFull(
-                f"the queue is full: {len(self.outbox)} of {self.config.queue_size} messages, "
-                f"{self.outbox.bytes_held} bytes, and none may be evicted",
-                limit=self.config.queue_size,
-                found=len(self.outbox),
-                message_id=entry.id_text,
-                advice="try again later, or raise queue_size",
-            )
-        self._next_counter += 1
-        entry.evicted = victims
-        self.outbox.add_used(entry)
-        if self.config.message_max_age:
-            entry.expires_at = now.mono_s + self.config.message_max_age
-        return entry
 
     def accept(self, entry: OutboxEntry, now: ClockTimes) -> list[Effect]:
         """Publish an entry that is stored, together with the end of the entries that made room for it."""
@@ -366,7 +270,7 @@ class PublisherCore:
 
     def resume(self, next_counter: int, *, acked: int, sent_final: int, failed: Mapping[str, int]) -> None:
         """Continue the counters where the former run of this outbox ended."""
-        self._next_counter = next_counter
+        self._offers.next_counter = next_counter
         self.counters.acked = acked
         self.counters.sent_final = sent_final
         self.counters.failed = dict(failed)
@@ -375,34 +279,11 @@ class PublisherCore:
     def recover(self, stored: Iterable[StoredMessage], now: ClockTimes) -> list[Effect]:
         """Queue the messages of a former run again, in the old order, under the old ids."""
         for record in stored:
-            tally = AckTally(record.ackers, record.required) if record.ackers else None
-            entry = OutboxEntry(
-                record.sequence,
-                record.delivery_id,
-                record.tier,
-                record.topic,
-                record.payload,
-                record.nonce,
-                record.created_ms,
-                tally,
-                record.key_hash,
-                record.traceparent,
-            )
-            entry.is_fate_unknown = True
-            # Nobody knows what happened to the last attempt, so the message gets one more.
-            entry.attempts = min(record.attempts, self.config.max_retries)
-            entry.last_used = record.last_used
-            entry.stamped_ms, entry.is_stamp_stored = record.stamped_ms, record.stamped_ms > 0
-            self.outbox.resume_uses(record.last_used)
-            if self.config.message_max_age:
-                age_s = max(0.0, (now.unix_ms - record.created_ms) / 1_000)
-                entry.expires_at = now.mono_s + self.config.message_max_age - age_s
-            self.outbox.add(entry)
+            entry = self._offers.recover(record, now)
             self._settlement.become(entry, MUST_WAIT, None, now)
             self.outbox.make_ready(entry)
             self._deadlines.set(entry)
             self.counters.published += 1
-            self._next_counter = max(self._next_counter, record.sequence + 1)
         return self._settlement.take_effects()
 
     # Sending.
@@ -465,7 +346,7 @@ class PublisherCore:
             if self._is_stored:
                 self._settlement.save(entry)
             if tally.refused_for_now:
-                self._try_again_soon(entry, None, now)
+                self._answers.try_again_soon(entry, None, now)
         return self._settlement.take_effects()
 
     def send_failed(self, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> list[Effect]:
@@ -485,7 +366,7 @@ class PublisherCore:
             self._gate.close(error, now)
             # A caller who asked for a flush need not wait for minutes: what can be sent now was sent.
             self._settlement.end_flush(is_cut_short=False)
-        delay_s = self._delay(entry) if costs else self.config.retry_delay
+        delay_s = self._answers.delay(entry) if costs else self.config.retry_delay
         if error.retry_after_s is not None:
             delay_s = max(delay_s, error.retry_after_s) if costs else error.retry_after_s
         if not self.is_connected or self._gate.closed_by is not None:
@@ -513,68 +394,11 @@ class PublisherCore:
             self.outbox.make_ready(entry)
             self._deadlines.set(entry)
 
-    def _delay(self, entry: OutboxEntry) -> float:
-        config = self.config
-        delay_s = delay_before(max(1, entry.attempts), config.retry_delay, config.retry_delay_max)
-        return spread(delay_s, config.retry_jitter, self._random)
-
     # Receipts.
 
     def receipts(self, acks: IncomingAcks, now: ClockTimes) -> list[Effect]:
-        if acks.sender != acks.carrier:
-            self.counters.bad_acks += len(acks.receipts)
-            return self._settlement.take_effects()
-        peer, live, results = acks.sender, self.outbox.by_id, self.ended.results
-        latest_ms = now.unix_ms + RECEIPT_AHEAD_MAX_MS
-        for receipt in acks.receipts:
-            entry = live.get(receipt.message_id)
-            if entry is None and results.get(receipt.message_id) is None:
-                continue  # another publisher's message: the network carries receipts to everybody
-            if receipt.timestamp_ms > latest_ms:
-                self.counters.bad_acks += 1
-            elif entry is not None and receipt.timestamp_ms + RECEIPT_AHEAD_MAX_MS < entry.stamped_ms:
-                self.counters.late_acks += 1  # it answers a copy with an earlier stamp
-            elif entry is None:
-                self.counters.late_acks += 1
-            elif entry.tally is None or peer not in entry.tally.critical:
-                self.counters.outside_acks += 1
-            elif entry.phase is not STORING and entry.phase is not LEAVING:
-                self._weigh(entry, entry.tally, peer, receipt, now)
+        self._answers.receive(acks, now)
         return self._settlement.take_effects()
-
-    def _weigh(
-        self, entry: OutboxEntry, tally: AckTally, peer: str, receipt: AckReceipt, now: ClockTimes
-    ) -> None:
-        if receipt.ack_type is ACK:
-            is_news = tally.acknowledge(peer)
-        else:
-            is_news = tally.refuse(peer, receipt.reason, for_now=receipt.is_transient, text=receipt.text)
-        if not is_news:
-            self.counters.duplicates_in += 1
-        elif tally.is_complete:
-            if entry.status is not SENT:
-                # A receipt can overtake the network's answer, or come after a restart: it proves that the message was sent.
-                self._settlement.become_sent(entry, now)
-            self._settlement.end(entry, None, now)
-        elif tally.is_out_of_reach:
-            self._settlement.become_sent(entry, now)
-            self._settlement.end(entry, endings.nacked(entry), now)
-        elif receipt.is_transient:
-            self._try_again_soon(entry, receipt.retry_after_ms, now)
-
-    def _try_again_soon(self, entry: OutboxEntry, retry_after_ms: int | None, now: ClockTimes) -> None:
-        """Back off without waiting for the time-out. At the last attempt a refusal for now counts as one for good."""
-        assert entry.tally is not None
-        asked_s = min(retry_after_ms or 0, RETRY_AFTER_MS_MAX) / 1_000
-        if entry.phase is BACKING_OFF and entry.is_sent:
-            entry.wait_until = max(entry.wait_until, now.mono_s + asked_s)
-        elif entry.phase is AWAITING:
-            if entry.attempts < self.config.attempts_max:
-                self.outbox.enter(entry, BACKING_OFF)
-                entry.wait_until = now.mono_s + max(self._delay(entry), asked_s)
-                self._deadlines.set(entry)
-            elif entry.tally.is_out_of_reach_for_now:
-                self._settlement.end(entry, endings.nacked(entry), now)
 
     # A flush that a caller asks for.
 
@@ -644,7 +468,7 @@ class PublisherCore:
             self._settlement.end(entry, endings.too_old(entry, self.config.message_max_age), now)
         elif entry.wait_until <= at:
             if entry.phase is AWAITING:
-                self._ack_timed_out(entry, now)
+                self._answers.time_out(entry, now)
             elif entry.phase is BACKING_OFF:
                 self.outbox.make_ready(entry)
 
@@ -654,16 +478,6 @@ class PublisherCore:
             return False
         waits_until_ms = self._gate.opens_ms + self.config.budget_s * 1_000
         return waits_until_ms - entry.created_ms <= self.config.dedup_window * 1_000
-
-    def _ack_timed_out(self, entry: OutboxEntry, now: ClockTimes) -> None:
-        self.counters.ack_timeouts += 1
-        if entry.attempts < self.config.attempts_max:
-            self.outbox.enter(entry, BACKING_OFF)
-            entry.wait_until = now.mono_s + self._delay(entry)
-            return
-        assert entry.tally is not None
-        is_refused = entry.tally.is_out_of_reach_for_now
-        self._settlement.end(entry, endings.nacked(entry) if is_refused else endings.ack_timeout(entry), now)
 
     def connectivity(self, peers: int, now: ClockTimes) -> list[Effect]:
         was_connected, self.is_connected = self.is_connected, peers > 0

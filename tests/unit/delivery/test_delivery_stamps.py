@@ -10,11 +10,11 @@ import pytest
 
 from stagepost.chain.messages import CanonicalMessage, MessageDraft, stamped_draft
 from stagepost.delivery import ErrAckTimeout, MemoryNetwork, ReliablePublisher, ReliablePublisherConfig
+from stagepost.delivery.answers import RECEIPT_AHEAD_MAX_MS
 from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import AckReceipt
-from stagepost.delivery.publisher import RECEIPT_AHEAD_MAX_MS
 from stagepost.delivery.receiver import ACCEPTED, ANSWER, DROP, RUN, ReceiverCore
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.shell.sender import Sender
