@@ -109,6 +109,19 @@ def test_the_next_set_follows_and_no_catchain_of_the_old_one() -> None:
     assert chain.targets(from_ms - AHEAD_MS) == chain.expected((NEXT, WHOLE, seqno + 1))
 
 
+def test_a_catchain_that_ends_before_the_next_set_is_followed_by_itself_and_then_by_that_set() -> None:
+    chain = RotatingChain()
+    ends_ms = chain.ends_ms
+    chain.now_ms = ends_ms - 20_000
+    chain.next_set(ends_ms + 5_000)
+    seqno = chain.at_work.catchain_seqno
+
+    assert chain.targets(ends_ms - 10_001) == chain.expected((NOW, WHOLE, seqno + 1))
+    assert chain.targets(ends_ms - 10_000) == chain.expected(
+        (NOW, WHOLE, seqno + 1), (NEXT, WHOLE, seqno + 2)
+    )
+
+
 def test_before_a_split_only_the_child_with_the_account_follows_and_after_it_nobody() -> None:
     chain = RotatingChain()
     at_ms = chain.now_ms + 20_000

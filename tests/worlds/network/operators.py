@@ -48,19 +48,21 @@ class OperatorFault(Exception):
 
 
 class OperatedNetwork:
-    """Members in folders of one folder. Every member has its own copy of the network file, as on a machine of its own.
+    """Members in folders of one folder. Every member has its own copy of the network file, as on a machine of its own, unless
+    the network `has_one_file`.
 
     `sources`: folder of the sources that commands and nodes run. `one_away` is held while a node is away on purpose, so
     that never two are.
     """
 
-    def __init__(self, folder: Path, ports: Iterator[int], sources: Path) -> None:
+    def __init__(self, folder: Path, sources: Path = SOURCES, *, has_one_file: bool = False) -> None:
         self.use(sources)
         self.one_away = Lock()
         self.at_work: set[str] = set()
         """Members whose nodes have to be ready: those of the present set, and the full node."""
         self.folder = folder
-        self._ports = ports
+        self._ports = iter(free_ports(16))
+        self._has_one_file = has_one_file
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._options: dict[str, tuple[str, ...]] = {}
         self.members: list[str] = []
@@ -93,22 +95,24 @@ class OperatedNetwork:
         self.sources = sources
         self._knows_genesis = sources == SOURCES
 
+    def free_address(self) -> str:
+        return f"127.0.0.1:{next(self._ports)}"
+
     def join(self, name: str) -> Path:
         """Let an operator make a member; return its card."""
         kind = ("--full-node",) if name == FULL_NODE else ()
-        address = f"127.0.0.1:{next(self._ports)}"
-        self.command("network", "join", name, "--name", name, "--address", address, *kind)
+        self.command("network", "join", name, "--name", name, "--address", self.free_address(), *kind)
         self.members.append(name)
         return self.folder / name / "member.json"
 
     def found(self, *names: str) -> None:
         cards = [self.join(name) for name in (*names, FULL_NODE)]
-        made = self.command(
+        self.command(
             *("network", "init"),
             *cards,
-            *("--name", "operators", "--out", "network.json", "--json", "--session-lifetime", "10s"),
+            *("--name", "operators", "--out", "network.json", "--session-lifetime", "10s"),
         )
-        self.genesis = json.loads(made.stdout)["genesis"]
+        self.genesis = self.shown_genesis()
         for name in self.members:
             self.give_network_file(name, "network.json")
 
@@ -117,7 +121,7 @@ class OperatedNetwork:
         self.command("network", "join", name, "--network", self.network_file(name), "--genesis", self.genesis)
 
     def network_file(self, name: str) -> Path:
-        return self.folder / name / "network.json"
+        return self.folder / "network.json" if self._has_one_file else self.folder / name / "network.json"
 
     def data(self, name: str) -> Path:
         return self.folder / name / "data"
@@ -126,12 +130,19 @@ class OperatedNetwork:
 
     def start(self, name: str, *options: str) -> None:
         role = "full" if name == FULL_NODE else "validator"
-        command = ("node", role, "--network", str(self.network_file(name)), "--data", str(self.data(name)))
-        own = ("--key", str(self.folder / name / "member.skey"), "--genesis", self.genesis)
+        own = ("--key", self.folder / name / "member.skey", "--genesis", self.genesis)
         self._options[name] = options
+        self.spawn(
+            *(name, "node", role, "--network", self.network_file(name), "--data", self.data(name)),
+            *own[: None if self._knows_genesis else 2],
+            *options,
+        )
+
+    def spawn(self, name: str, *arguments: str | Path) -> None:
+        """Start the node of a member with these words of a command line."""
         with (self.folder / name / LOG).open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*COMMAND, *command, *own[: None if self._knows_genesis else 2], *options],
+                [*COMMAND, *(str(one) for one in arguments)],
                 cwd=self.folder,
                 env=self._environment,
                 stdout=log,
@@ -202,6 +213,11 @@ class OperatedNetwork:
         )
         found: dict[str, Any] = json.loads(asked.stdout) if asked.returncode == 0 else {}
         return found
+
+    def shown_genesis(self) -> str:
+        """Return the hash of the genesis in the network file that was founded."""
+        made = self.command("network", "show", "--network", "network.json", "--json")
+        return str(json.loads(made.stdout)["genesis"])
 
     def shards(self) -> int:
         """Return the number of shards by the chain of the full node."""
@@ -292,8 +308,10 @@ class OperatedNetwork:
 
 
 @contextmanager
-def operated(folder: Path, sources: Path = SOURCES) -> Iterator[OperatedNetwork]:
-    network = OperatedNetwork(folder, iter(free_ports(16)), sources)
+def operated(
+    folder: Path, sources: Path = SOURCES, *, has_one_file: bool = False
+) -> Iterator[OperatedNetwork]:
+    network = OperatedNetwork(folder, sources, has_one_file=has_one_file)
     try:
         yield network
     finally:
@@ -444,7 +462,8 @@ def play_changes(seed: int, folder: Path, earlier: Path | None = None) -> tuple[
         finally:
             kills.stop()
             stream.stop()
-        said = f"{len(stream.sent)} messages, {kills.killed.total()} kills {dict(kills.killed)}"
+        pace = stream.switch_pace(folder / FULL_NODE / LOG)
+        said = f"{len(stream.sent)} messages, {kills.killed.total()} kills {dict(kills.killed)}, {pace}"
         return [f"seed {seed}: {fault}" for fault in faults], said
 
 

@@ -5,7 +5,9 @@ them in the end: each is executed once, both verifiers take its proof from the g
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from bisect import bisect
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -20,6 +22,8 @@ from stagepost.full_node.local_client import ExternalMessages, RefusedByFullNode
 from stagepost.full_node.network import load_network
 from stagepost.full_node.running import CHAIN_FOLDER
 from stagepost.ground.files.running_nodes import find_full_node
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
+from stagepost.topics.log.file_topic import open_topic
 from tests.worlds.chain.proved_chain import second
 
 AGAIN_S = 0.2
@@ -27,6 +31,7 @@ ASKED_AT_ONCE = 16
 SUBMIT_TIMEOUT_S = 20.0
 PROVED_WITHIN_S = 180.0
 """Seconds, at most, from the last message to the last proof: a message lives for 240 s, and a busy machine is slow."""
+NEAR_MS = 2_000
 WITH_SECOND_VERIFIER = 50
 """Proofs of a stream, at most, that the slower second verifier checks too, in equal distances."""
 
@@ -36,6 +41,8 @@ class MessageStream:
 
     def __init__(self, data: Path, network: Path, run: bytes, per_second: float) -> None:
         self.sent: dict[bytes, SumMessage] = {}
+        self.submitted_ms: dict[bytes, float] = {}
+        """Time of each message's submission, in Unix milliseconds; of one that was submitted again, none."""
         self.faults: list[str] = []
         self._data = data
         self._network = network
@@ -65,7 +72,11 @@ class MessageStream:
             while True:
                 try:
                     client = client or ExternalMessages(find_full_node(self._data))
-                    self.sent[(await client.submit(content, SUBMIT_TIMEOUT_S)).message_id] = message
+                    asked_ms = time.time() * 1_000
+                    taken = await client.submit(content, SUBMIT_TIMEOUT_S)
+                    self.sent[taken.message_id] = message
+                    if taken.is_new:
+                        self.submitted_ms[taken.message_id] = asked_ms
                     break
                 except RefusedByFullNode as refused:
                     self.faults.append(f"message {number} was refused: {refused}")
@@ -128,6 +139,37 @@ class MessageStream:
                 faults.append(f"{message_id.hex()}: its proof is refused: {refused}")
         return faults
 
+    def switch_pace(self, log: Path) -> str:
+        """Say how long SentToValidators took near a start of sessions, which the full node's log tells, and far from one."""
+        switches = sorted(
+            int(json.loads(line)["timestamp_ms"])
+            for line in log.read_text(errors="replace").splitlines()
+            if '"session started"' in line and line.startswith("{")
+        )
+        sent_ms: dict[bytes, int] = {}
+        topic = open_topic(self._data, STATUSES_TOPIC)
+        reader = topic.reader()
+        for partition in range(topic.partitions):
+            for batch in reader.batches(partition, reader.start_offset(partition)):
+                for one in batch:
+                    found = json.loads(one.value or b"{}")
+                    if found.get("kind") == "SentToValidators":
+                        sent_ms.setdefault(bytes.fromhex(found["message_id"]), int(found["timestamp"]))
+        near: list[float] = []
+        far: list[float] = []
+        for message_id, asked_ms in self.submitted_ms.items():
+            place = bisect(switches, asked_ms)
+            distance = min(
+                (abs(asked_ms - one) for one in switches[max(0, place - 1) : place + 1]), default=1e9
+            )
+            if message_id in sent_ms:
+                (near if distance <= NEAR_MS else far).append(max(0.0, sent_ms[message_id] - asked_ms))
+        said = (
+            f"{len(each)} {where}: p50 {_share(each, 0.5):.0f} ms, p99 {_share(each, 0.99):.0f} ms"
+            for where, each in (("near a switch", near), ("far from one", far))
+        )
+        return "SentToValidators " + "; ".join(said)
+
     def _wrong_sums(self) -> list[str]:
         """Return the accounts whose state in the chain on disk is not the sum of the messages, each counted once."""
         wanted: dict[bytes, tuple[int, int]] = {}
@@ -142,3 +184,7 @@ class MessageStream:
             if has != sum_and_count:
                 faults.append(f"account {account.hex()} holds {has}, its messages make {sum_and_count}")
         return faults
+
+
+def _share(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else 0.0
