@@ -143,10 +143,14 @@ class ComplaintBook:
         self._life_ms = life_ms
         self._complain = complain
         self._receipts: dict[bytes, dict[bytes, list[Receipt]]] = {}
+        self._ended: set[bytes] = set()
+        """Messages of `_receipts` that are final: a receipt of theirs may come late, and owes no further one."""
         self._made: set[tuple[bytes, bytes, ComplaintKind]] = set()
 
-    def heard(self, receipt: Receipt, now_ms: int) -> None:
-        """Add a validator's receipt that counts."""
+    def heard(self, receipt: Receipt, now_ms: int, *, is_final: bool = False) -> None:
+        """Add a validator's receipt that counts. `is_final`: the message was final before the receipt came."""
+        if is_final:
+            self._ended.add(receipt.message_id)
         of_message = self._receipts.setdefault(receipt.message_id, {})
         receipts = of_message.setdefault(receipt.source_id, [])
         if len(receipts) < RECEIPTS_MAX:
@@ -170,7 +174,10 @@ class ComplaintBook:
 
     def _look_at(self, receipts: list[Receipt], now_ms: int) -> None:
         accused, message_id = receipts[0].source_id, receipts[0].message_id
-        for kind in sorted(broken(receipts, now_ms, self._life_ms)):
+        kinds = broken(receipts, now_ms, self._life_ms)
+        if message_id in self._ended:
+            kinds.discard(ComplaintKind.UNANSWERED)
+        for kind in sorted(kinds):
             if (message_id, accused, kind) not in self._made:
                 self._made.add((message_id, accused, kind))
                 in_order = sorted(receipts, key=lambda one: one.timestamp_ms)
@@ -180,5 +187,6 @@ class ComplaintBook:
 
     def _forget(self, message_id: bytes) -> None:
         sources = self._receipts.pop(message_id, {})
+        self._ended.discard(message_id)
         if self._made:
             self._made -= {(message_id, source, kind) for source in sources for kind in ComplaintKind}

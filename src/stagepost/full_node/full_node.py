@@ -441,7 +441,7 @@ class FullNode:
         if receipt.source_id != self.source_id:
             if is_finally_accepted(receipt.kind):
                 return
-            self._complaints.heard(receipt, self.now_ms)
+            self._complaints.heard(receipt, self.now_ms, is_final=record.is_final)
         hint = self._session_hint(receipt.source_id, record)
         self._publish(
             receipt, record, hint, record.earlier_ids, is_settling=self._is_settling(receipt, record)

@@ -108,6 +108,16 @@ def test_a_final_message_is_nobodys_fault() -> None:
     assert found == []
 
 
+def test_a_receipt_that_comes_after_the_end_owes_no_other_and_still_shows_contradictions() -> None:
+    found: list[Complaint] = []
+    book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)
+    book.finalized(MESSAGE)
+    for receipt in said((10, NEW), (20, ACCEPTED), (30, REJECTED), (40, NEW)):
+        book.heard(receipt, 10_000, is_final=True)
+    book.tick(20_000)
+    assert [one.kind for one in found] == [ComplaintKind.CONTRADICTION]
+
+
 def test_a_complaint_that_does_not_hold_is_refused_with_the_reason() -> None:
     (good,) = complaints_of(said((10, NEW)), 10 + LIFE_MS + 1)
     replace, sets = msgspec.structs.replace, the_sets()

@@ -572,5 +572,8 @@ def test_keys_are_left_out_unless_they_are_asked_for(data: Path, tmp_path: Path)
 def test_every_kind_declares_its_own_stores_and_no_kind_locks_or_notes() -> None:
     for kind in KINDS:
         assert kind.declares(kind.known_by)
+        assert all(store.tables for store in kind.stores), (
+            "a store without tables is copied without a look at its rows"
+        )
         for path in ("node.lock", "restored.json", "chain/owner.lock", "index.sqlite", "web-token.json"):
             assert not kind.declares(path)
