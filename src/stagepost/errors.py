@@ -244,4 +244,5 @@ def _listed(file: str, faults: tuple[FileFault, ...]) -> list[str]:
     lines += [f"  {fault.where:<{width}}   {fault.text}" for fault in shown]
     if len(faults) > len(shown):
         lines.append(f"  and {len(faults) - len(shown)} more")
-    return lines
+    # Files come from strangers, too: their bytes must not steer the terminal.
+    return ["".join(one if one.isprintable() or one == "\n" else "·" for one in line) for line in lines]

@@ -23,6 +23,7 @@ CARD_BYTES_MAX = 4_096
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 HOST = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
 HEX_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
 PORT_MAX = 65_535
 
 _DOMAIN = b"stagepost member card\x00"
@@ -83,6 +84,10 @@ def faults_in_card(card: MemberCard) -> list[FileFault]:
         )
     if HOST.fullmatch(card.host) is None:
         faults.append(FileFault("host", f"{card.host!r} is not a host name or an address"))
+    if card.host in EVERYWHERE:
+        faults.append(
+            FileFault("host", f"{card.host} means every address of this machine: give one that others reach")
+        )
     if not 1 <= card.port <= PORT_MAX:
         faults.append(FileFault("port", f"{card.port} is not 1 to {PORT_MAX}"))
     if HEX_KEY.fullmatch(card.public_key) is None:

@@ -77,6 +77,7 @@ def texts(faults: object) -> str:
         ("name", "No Blanks", "name"),
         ("host", "10.0.0.2", "signature"),
         ("host", "a b", "host"),
+        ("host", "0.0.0.0", "host"),
         ("port", 4_002, "signature"),
         ("port", 0, "port"),
         ("port", 65_536, "port"),
@@ -357,6 +358,17 @@ def test_a_network_file_names_all_its_faults(tmp_path: Path) -> None:
     assert [one.where for one in refused.value.faults[str(path)]] == [
         *(third.name, "name", "public_key", "address", "genesis")
     ]
+
+
+def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    network = founded()
+    path = tmp_path / "network.json"
+    first, second, *others = network.members
+    twice = [msgspec.structs.replace(one, name="v\x1b[31m") for one in (first, second)]
+    msgspec.structs.replace(network, members=(*twice, *others)).write(path)
+    with pytest.raises(ConfigFaults, match=r"v·\[31m is that of v·\[31m") as refused:
+        load_network(path)
+    assert "\x1b" not in str(refused.value)
 
 
 def test_a_genesis_of_other_validators_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import click
 
 from stagepost.cli.network.changes import change
 from stagepost.cli.network.shared import FILE, in_force, moment, network_option, out_option, pretty
-from stagepost.cli.options.shared import duration_option, json_option, print_table
+from stagepost.cli.options.shared import duration_option, json_option, print_table, printable
 
 if TYPE_CHECKING:
     from stagepost.chain.configuration import Configuration
@@ -148,7 +148,7 @@ def _check_membership(folder: Path, network_file: Path, genesis: str | None, as_
         click.echo(msgspec.json.encode({"member": card.name, "genesis": found}).decode())
         return
     role = "validator" if card.is_validator else "full"
-    click.echo(f"{card.name} is a member of {described.chain.name}")
+    click.echo(f"{card.name} is a member of {printable(described.chain.name)}")
     click.echo(f"genesis     {found}   compare it with the other operators")
     click.echo(
         f"start it    stagepost node {role} --network {network_file} --genesis {found} --key {folder / KEY_FILE} "
@@ -289,7 +289,7 @@ def _print_network(
     if as_json:
         click.echo(msgspec.json.encode({**summary, "members": rows}).decode())
         return
-    click.echo(f"network     {summary['name']}, magic {described.network_magic}")
+    click.echo(f"network     {printable(described.chain.name)}, magic {described.network_magic}")
     click.echo(f"genesis     {summary['genesis']}")
     source = (
         f"master block {facts['master_block']}" if facts else "the genesis: give --data for the one in force"
