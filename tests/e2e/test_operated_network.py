@@ -78,6 +78,7 @@ def test_every_command_of_the_page_founds_changes_and_mends_a_network(tmp_path: 
         stream.start()
         try:
             add_validator(page)
+            add_full_node(page)
             lose_disk(page)
             story = ChangeStory(network, Random(run_seed))
             story.present = {f"validator-{number}" for number in range(1, 6)}
@@ -129,6 +130,17 @@ def add_validator(page: WalkedPage) -> None:
     page.also(approve, validator_1="validator-3", approval_1="approval-3")
     network.until("five validators", lambda: network.in_set(FULL_NODE) == {*FOUNDERS, "validator-5"})
     network.until("the fifth is ready", lambda: network.is_ready("validator-5"))
+
+
+def add_full_node(page: WalkedPage) -> None:
+    """The full node needs no vote, follows the chain, and its messages are taken by validators that never restarted."""
+    network = page.network
+    page.run("network join")
+    page.run("network set members")
+    network.start("full-node-2")
+    network.until("the second full node is ready", lambda: network.is_ready("full-node-2"))
+    data = network.data("full-node-2")
+    network.command("submit", "--to", "bob", "--number", "40", "--wait", "final", "--data", data)
 
 
 def lose_disk(page: WalkedPage) -> None:

@@ -153,7 +153,7 @@ def faults_in_proposal(
         )
     faults += faults_in_cards(proposal)
     if not faults:
-        faults += faults_among(joined(network, proposal).members)
+        faults += faults_among(joined(network, proposal.added).members)
     faults += faults_in_proposer(proposal, network)
     configuration = _proposed_in(proposal, faults)
     if configuration is None:
@@ -281,11 +281,30 @@ def approving(approvals: Sequence[ChangeApproval], network: RempNetwork, base: C
     return sorted(member.name for member in network.members if member.name in names and member.key in present)
 
 
-def joined(network: RempNetwork, proposal: ChangeProposal) -> RempNetwork:
-    """Return the network with the proposal's new members behind the others: the places of members never change."""
+def joined(network: RempNetwork, cards: Sequence[MemberCard]) -> RempNetwork:
+    """Return the network with the members on `cards` behind the others: the places of members never change."""
     held = set(network.members)
-    added = tuple(card.member for card in proposal.added if card.member not in held)
+    added = tuple(card.member for card in cards if card.member not in held)
     return msgspec.structs.replace(network, members=(*network.members, *added))
+
+
+def cards_of(source: ChangeProposal | MemberCard) -> tuple[MemberCard, ...]:
+    """Return the cards of the members that a proposal adds, or the card itself."""
+    return (source,) if isinstance(source, MemberCard) else source.added
+
+
+def faults_in_joining(network: RempNetwork, source: ChangeProposal | MemberCard) -> list[FileFault]:
+    """Return why the new members of a proposal, or the full node on a card, cannot be added to the network file."""
+    if isinstance(source, MemberCard):
+        faults = faults_in_card(source)
+        if source.is_validator:
+            text = "is a validator: it joins by a proposal, `stagepost network set propose --add CARD`"
+            faults.append(FileFault(source.name, text))
+        return faults + faults_among(joined(network, [source]).members)
+    faults = faults_in_cards(source) + faults_in_proposer(source, network)
+    if source.network != network.chain.hash.hex():
+        faults.append(FileFault("network", f"is {source.network}, another network"))
+    return faults + faults_among(joined(network, source.added).members)
 
 
 def member_with(network: RempNetwork, public_key: bytes) -> NetworkMember:

@@ -28,6 +28,7 @@ from stagepost.network.changes import (
     approve,
     approving,
     faults_in_approval,
+    faults_in_joining,
     faults_in_proposal,
     faults_in_reach,
     joined,
@@ -165,10 +166,10 @@ def test_a_proposal_adds_members_and_is_accepted_once_its_members_are_known() ->
     base = network.chain.configuration
     assert faults_in_proposal(proposal, network, base) == []
     assert len(faults_in_reach(proposal, network)) == 3
-    after = joined(network, proposal)
+    after = joined(network, proposal.added)
     assert faults_in_reach(proposal, after) == []
     assert after.members[: len(network.members)] == network.members
-    assert joined(after, proposal) == after
+    assert joined(after, proposal.added) == after
     following = proposal.proposed.next
     assert following is not None
     assert len(following.validators) == 7
@@ -295,6 +296,26 @@ def test_members_that_take_a_name_key_or_address_of_others_are_refused() -> None
             )
 
 
+def test_new_members_come_by_a_signed_proposal_and_full_nodes_by_their_card() -> None:
+    network = founded()
+    proposal = added(network, "v5")
+    full = card("full-2", 5_001, is_validator=False)
+    assert faults_in_joining(network, proposal) == []
+    assert faults_in_joining(network, full) == []
+    assert joined(network, [full]).members[-1] == full.member
+    unsigned = msgspec.structs.replace(proposal, signature="00" * 64)
+    elsewhere = signed_anew(proposal, network="00" * 32)
+    stolen = card("v2", 5_001, is_validator=False)
+    for source, said in (
+        (unsigned, "is not that of v1"),
+        (elsewhere, "another network"),
+        (card("v5", 6_000), "it joins by a proposal"),
+        (msgspec.structs.replace(full, port=5_002), "the card was changed"),
+        (stolen, "is that of v2"),
+    ):
+        assert said in texts(faults_in_joining(network, source))
+
+
 def test_a_stranger_proposes_and_approves_nothing() -> None:
     network = founded()
     with pytest.raises(ConfigError, match="not the key of a member"):
@@ -400,7 +421,7 @@ def test_a_validator_wants_what_was_approved_until_it_is_withdrawn_or_took_effec
     network = founded()
     base = network.chain.configuration
     proposal = added(network, "v5")
-    reader = ApprovedProposals(tmp_path, joined(network, proposal))
+    reader = ApprovedProposals(tmp_path, joined(network, proposal.added))
     assert reader.wanted(base) == []
     write_approved(tmp_path, proposal)
     assert [one.hash for one in reader.wanted(base)] == [proposal.proposed.hash]
@@ -430,7 +451,7 @@ def test_files_that_are_not_proposals_are_left_out_and_named(
     proposal = added(network, "v5")
     write_approved(tmp_path, proposal)
     (tmp_path / APPROVED_FOLDER / "a.json").write_bytes(content)
-    assert wanted_by(tmp_path, joined(network, proposal), network.chain.configuration) == [
+    assert wanted_by(tmp_path, joined(network, proposal.added), network.chain.configuration) == [
         proposal.proposed.hash
     ]
     assert "a.json" in caplog.text

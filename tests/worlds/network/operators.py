@@ -129,7 +129,7 @@ class OperatedNetwork:
     # Processes
 
     def start(self, name: str, *options: str) -> None:
-        role = "full" if name == FULL_NODE else "validator"
+        role = "full" if name.startswith(FULL_NODE) else "validator"
         own = ("--key", self.folder / name / "member.skey", "--genesis", self.genesis)
         self._options[name] = options
         self.spawn(

@@ -24,6 +24,7 @@ from stagepost.cli.options.shared import duration_option, json_option
 if TYPE_CHECKING:
     from stagepost.chain.configuration import Configuration
     from stagepost.full_node.network import RempNetwork
+    from stagepost.network.cards import MemberCard
     from stagepost.network.changes import ChangeProposal
 
 
@@ -233,34 +234,45 @@ def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data
 
 
 @change.command()
-@click.argument("proposal", metavar="PROPOSAL", type=FILE)
+@click.argument("source", metavar="PROPOSAL|CARD", type=FILE)
 @network_option
 @json_option
-def members(proposal: Path, network: Path, as_json: bool) -> None:
-    """Add the new members of a proposal to the network file; members keep their places.
+def members(source: Path, network: Path, as_json: bool) -> None:
+    """Add the new members of a proposal, or the full node on a card, to the network file; members keep their places.
 
     Do this on every machine before the proposal is approved: nodes must know the addresses of the members that join. A
-    running node takes them up within a second.
+    full node is in no set, so its card is enough. A running node takes up the new members within a second.
 
     \b
     Example:
       stagepost network set members proposal.json --network network.json
+      stagepost network set members full-node-2/member.json --network network.json
     """
-    from stagepost.errors import ConfigFaults, FileFault
-    from stagepost.full_node.network import faults_among, load_network
-    from stagepost.network.changes import faults_in_cards, faults_in_proposer, joined
+    from stagepost.errors import ConfigFaults
+    from stagepost.full_node.network import load_network
+    from stagepost.network.changes import cards_of, faults_in_joining, joined
 
-    described, found = load_network(network), _load_proposal(proposal)
-    faults = faults_in_cards(found) + faults_in_proposer(found, described)
-    if found.network != described.chain.hash.hex():
-        faults.append(FileFault("network", f"is {found.network}, another network"))
-    after = joined(described, found)
-    faults += faults_among(after.members)
+    described, found = load_network(network), _load_joining(source)
+    faults = faults_in_joining(described, found)
     if faults:
-        raise ConfigFaults({str(proposal): faults})
+        raise ConfigFaults({str(source): faults})
+    after = joined(described, cards_of(found))
     after.write(network)
     new = [one.name for one in after.members[len(described.members) :]]
     print_facts({"network": str(network), "members": len(after.members), "new": new}, as_json)
+
+
+def _load_joining(path: Path) -> ChangeProposal | MemberCard:
+    """Read the proposal or the member card at `path`."""
+    import msgspec
+
+    from stagepost.network.cards import MemberCard, load_json
+    from stagepost.network.changes import PROPOSAL_BYTES_MAX
+
+    content = load_json(path, PROPOSAL_BYTES_MAX, "a proposal or a member card", dict[str, msgspec.Raw])
+    if "stagepost_member" in content:
+        return load_json(path, PROPOSAL_BYTES_MAX, "a member card", MemberCard)
+    return _load_proposal(path)
 
 
 def _load_proposal(path: Path) -> ChangeProposal:
@@ -275,7 +287,7 @@ def _proposal_facts(proposal: ChangeProposal, described: RempNetwork, base: Conf
     from stagepost.network.changes import joined, settings_changed
 
     after = proposal.proposed
-    names = {member.key: member.name for member in joined(described, proposal).members}
+    names = {member.key: member.name for member in joined(described, proposal.added).members}
     present = {one.public_key for one in base.current.validators}
     following = present if after.next is None else {one.public_key for one in after.next.validators}
     return {
