@@ -1,12 +1,15 @@
-"""The verdict as Spark's column expressions and as plain Python: the same for anything that may be said."""
+"""The verdict as a query, by both engines, and as plain Python: the same for anything that may be said."""
 
 from __future__ import annotations
 
 import json
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from rigs.remp_world import FULL_NODE, session, session_name, sets_file, source_of
@@ -100,11 +103,16 @@ OF_PROOFS = frozenset({"proof", "proof_block", "executed_as"})
 """Fields of a verdict that come from proofs and not from receipts."""
 
 
-def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: int) -> None:
+@pytest.mark.parametrize("name", ["DuckEngine", "SparkEngine"])
+def test_the_query_and_plain_python_reach_the_same_verdicts(
+    run_seed: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark = small_spark()
-    from stagepost.pipeline.schemas import MESSAGE_ROWS, STATE, with_day
-    from stagepost.pipeline.steps.columns import small_table
-    from stagepost.pipeline.steps.messages import Moment, at_moment, lives
+    from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STATE, with_day
+    from stagepost.pipeline.steps import sql_engines
+    from stagepost.pipeline.steps.columns import arrays_of, arrow_schema
+    from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, show_state
+    from stagepost.pipeline.tables.tables import DayWriter, Tables
 
     choices = Random(run_seed)
     sets = some_sets(choices)
@@ -122,13 +130,27 @@ def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: i
     heard = [one for receipts in said.values() for one in receipts]
     choices.shuffle(heard)
     # In two batches, the second small: it evaluates only the messages that it touches, with what was known of them.
+    schema = arrow_schema(with_day(STATE))
     early, late = (
-        small_table(spark, [(*row, day) for row in state_rows(part)], with_day(STATE))
+        pa.Table.from_arrays(arrays_of([(*row, day) for row in state_rows(part)], schema), schema=schema)
         for part, day in ((heard[len(heard) // 5 :], EARLY), (heard[: len(heard) // 5], LATE))
     )
-    known = early.join(late, on="message_id", how="left_semi").select(*with_day(STATE).fieldNames())
+    known = early.filter(pc.is_in(early["message_id"], late["message_id"].combine_chunks()))
     moment = Moment(as_of_ms, sets.message_timeout_ms)
-    before, after = (lives(early, None, sets).toArrow(), lives(late, known, sets).toArrow())
+    # So few at once that the messages are evaluated in several shares.
+    monkeypatch.setattr(sql_engines, "RECEIPTS_AT_ONCE", len(heard) // 3)
+    tables = Tables(tmp_path)
+
+    def lives(fresh: pa.Table, known: pa.Table | None) -> pa.Table:
+        writer = DayWriter(tables.store, "state", tables.mark)
+        writer.take(fresh)
+        with getattr(sql_engines, name)(spark, tables, 0) as engine:
+            given = show_state(engine, [file.path for file in writer.close()], known, sets)
+            shares = engine.divided("given", given, len(heard))
+            return pa.concat_tables([engine.rows(LIVES_QUERY, LIVES) for _ in shares])
+
+    before, after = lives(early, None), lives(late, known)
+    tables.close()
     evaluated = [*before.to_pylist(), *after.to_pylist()]
     assert sum(row["receipts"] - row["receipts_before"] for row in evaluated) == sum(
         verdict.receipts for verdict in expected.values()
@@ -144,11 +166,11 @@ def test_column_expressions_and_plain_python_reach_the_same_verdicts(run_seed: i
     assert answers.keys() == expected.keys()
     for message_id, verdict in expected.items():
         row = answers[message_id]
-        for name in (one for one in verdict.__struct_fields__ if one not in OF_PROOFS):
-            wanted = getattr(verdict, name)
-            assert row[name] == (list(wanted) if isinstance(wanted, tuple) else wanted), (
+        for column in (one for one in verdict.__struct_fields__ if one not in OF_PROOFS):
+            wanted = getattr(verdict, column)
+            assert row[column] == (list(wanted) if isinstance(wanted, tuple) else wanted), (
                 run_seed,
                 message_id,
-                name,
+                column,
             )
     assert len({verdict.verdict for verdict in expected.values()}) >= 5

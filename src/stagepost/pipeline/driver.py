@@ -8,7 +8,6 @@ process before that leaves the tables as they were, and the batch is taken again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,11 +24,11 @@ from stagepost.pipeline.sources.dumps import Dump, Record, records_of
 from stagepost.pipeline.sources.topic_places import TopicPlace
 from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.pipeline.sources.topic_records import range_records
-from stagepost.pipeline.spark import interpreted
 from stagepost.pipeline.steps.checked_files import ACCOUNT, Part, Target, checking_parts, checking_raw
 from stagepost.pipeline.steps.columns import arrow_schema
-from stagepost.pipeline.steps.messages import Moment, at_moment, lives
+from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, of_moment, show_state
 from stagepost.pipeline.steps.reports import Inputs, write_others
+from stagepost.pipeline.steps.sql_engines import engine_for
 from stagepost.pipeline.tables.delta import (
     DAY_MS,
     Commit,
@@ -70,10 +69,6 @@ from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables
 from stagepost.remp.sets_change import SetsChange, sets_change
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
-RECEIPTS_PER_PART = 500_000
-"""Receipts that one core evaluates at a time: what it needs for them fits into its share of the memory,
-however many there are.
-"""
 FETCHED_ROWS = 100_000
 AT_ONCE = (RECORDS, QUARANTINE, PROOFS)
 """Tables whose files are committed with their batch; those of state and receipts wait until the batch is evaluated."""
@@ -373,11 +368,6 @@ class Driver:
         """Move the tables to another moment, and evaluate the batches that have not been evaluated yet."""
         self.follow_sets()
         self._follow_genesis()
-        total = self.tables.manifest.total
-        with interpreted(self.spark) if total.rows + total.other_rows <= ROWS_HERE_MAX else nullcontext():
-            self._refresh(evaluation)
-
-    def _refresh(self, evaluation: Evaluation) -> None:
         waiting, passing = self.tables.manifest.waiting, self.tables.manifest.waiting_passing
         change = self._evaluated(waiting, passing, self.moment(self.tables.manifest.total, evaluation))
         with self.tables.changing():
@@ -402,20 +392,8 @@ class Driver:
         receipts = [file for file in waiting if file.table == RECEIPTS]
         if not state:
             return _Change([], receipts, None, _Lives(None, [], 0), [])
-        found = None if is_whole else self._known(state)
-        sets = self._sets_near(state, found)
-        known = None if found is None else self._frame(found)
-        parts = passing // RECEIPTS_PER_PART
-        least = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        fresh = self.tables.read_files(self.spark, STATE, [file.path for file in state])
-        frame = lives(fresh, known, sets, parts=parts if parts > least else None)
-        if known is None and passing > ROWS_HERE_MAX:
-            files = self.tables.write(frame, MESSAGES, passing, partial(at_moment, moment=moment))
-            evaluated = _Lives(None, files, self._summed(files))
-        else:
-            rows = self.tables.ran(frame.toArrow)
-            counted = pc.sum(pc.subtract(rows["receipts"], rows["receipts_before"])).as_py() or 0
-            evaluated = _Lives(rows, [], counted)
+        known = None if is_whole else self._known(state)
+        evaluated = self._lives(state, known, passing, moment)
         self.tables.at_point("after messages")
         if evaluated.counted == passing:
             return _Change(state, receipts, None, evaluated, [])
@@ -425,6 +403,22 @@ class Driver:
         known_ids = [] if before is None else before["message_id"].to_pylist()
         distinct, hints = self._distinct(receipts, known_ids)
         return _Change(state, distinct, hints, evaluated, receipts)
+
+    def _lives(
+        self, fresh: Sequence[DataFile], known: pa.Table | None, passing: int, moment: Moment
+    ) -> _Lives:
+        """Return the lives of the messages of files of state; `known` are the rows that earlier batches have of them."""
+        sets = self._sets_near(fresh, known)
+        with engine_for(self.spark, self.tables, passing) as engine:
+            given = show_state(engine, [file.path for file in fresh], known, sets)
+            shares = engine.divided("given", given, passing)
+            if known is None and passing > ROWS_HERE_MAX:
+                step = of_moment(moment)
+                files = [file for _ in shares for file in engine.write(MESSAGES, LIVES_QUERY, step)]
+                return _Lives(None, files, self._summed(files))
+            rows = pa.concat_tables([engine.rows(LIVES_QUERY, schemas.LIVES) for _ in shares])
+        counted = pc.sum(pc.subtract(rows["receipts"], rows["receipts_before"])).as_py() or 0
+        return _Lives(rows, [], counted)
 
     def _sets_near(self, fresh: Sequence[DataFile], known: pa.Table | None) -> ValidatorSets:
         """Return the sets without sessions whose windows meet none of the times in these state rows: years of sessions
@@ -446,9 +440,6 @@ class Driver:
             table.require(), touched(self.tables.store, fresh), arrow_schema(schemas.with_day(schemas.STATE))
         )
         return rows if len(rows) else None
-
-    def _frame(self, rows: pa.Table) -> DataFrame:
-        return self.spark.createDataFrame(rows, schemas.with_day(schemas.STATE))
 
     def _summed(self, files: Sequence[DataFile]) -> int:
         """Return the number of receipts of messages in new files."""

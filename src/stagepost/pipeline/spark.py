@@ -10,8 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,28 +166,6 @@ def start_session(
             advice="try --master local[*], or another Java 17+ in JAVA_HOME",
         ) from error
     return session
-
-
-INTERPRETED = {
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""Settings for few rows: compiling a plan for them takes longer than walking it, and so does a second core."""
-
-
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Let plans be walked instead of compiled, for as long as the context lasts."""
-    before = {name: spark.conf.get(name) for name in INTERPRETED}
-    try:
-        for name, value in INTERPRETED.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, former in before.items():
-            spark.conf.set(name, former)
 
 
 def refuse_missing_packages(names: tuple[str, ...] = NEEDED) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation, changed, without
-from stagepost.pipeline.schemas import MESSAGE_ROWS, STORED, with_day
+from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STORED, with_day
 from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
 from stagepost.pipeline.steps.columns import arrow_schema
-from stagepost.pipeline.steps.messages import Moment, lives
+from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, show_state
+from stagepost.pipeline.steps.sql_engines import engine_for
 from stagepost.pipeline.tables.delta import Commit, day_of, properties, writer_properties
 from stagepost.pipeline.tables.look_up import beside_receipts, held_account, late_messages, rows_of
 from stagepost.pipeline.tables.manifest import (
@@ -130,10 +131,9 @@ class Upkeep:
         ].to_pylist()
         if staying:
             state = rows_of(self.tables.table(STATE).require(), staying, arrow_schema(with_day(STATE_SCHEMA)))
-            frame = self.driver.spark.createDataFrame(
-                state, with_day(STATE_SCHEMA)
-            )  # known already, all of it: joining it with itself changes nothing
-            self.driver.merge_messages(self.tables.ran(lives(frame, frame, self.driver.sets).toArrow), moment)
+            with engine_for(self.driver.spark, self.tables, 0) as engine:
+                engine.view("given", show_state(engine, [], state, self.driver.sets))
+                self.driver.merge_messages(engine.rows(LIVES_QUERY, LIVES), moment)
 
 
 def _vacuum(table: Any) -> None:

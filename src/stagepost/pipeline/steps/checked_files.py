@@ -250,22 +250,34 @@ class _Day:
         counts = pc.and_(pc.invert(is_bad), pc.equal(rows["topic"], topics.STATUSES))
         # Proofs in a row group of their own: they are read again, and nothing else with them.
         is_proof = pc.equal(rows["topic"], topics.PROOFS)
-        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows.filter(pc.invert(is_proof)))
-        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows.filter(is_proof))
-        self._write(tables.RECEIPTS, arrow_schema(RECEIPTS), _REPEATING_IN_RECEIPTS, rows.filter(counts))
-        bad = rows.filter(is_bad).append_column("raw", rows.filter(is_bad)["value"])
-        self._write(tables.QUARANTINE, arrow_schema(QUARANTINE), True, bad)
+        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows, pc.invert(is_proof))
+        self._write(tables.RECORDS, arrow_schema(RECORDS), _REPEATING, rows, is_proof)
+        self._write(tables.RECEIPTS, arrow_schema(RECEIPTS), _REPEATING_IN_RECEIPTS, rows, counts)
+        bad = rows.append_column("raw", rows["value"])
+        self._write(tables.QUARANTINE, arrow_schema(QUARANTINE), True, bad, is_bad)
 
-    def _write(self, table: str, schema: pa.Schema, repeating: list[str] | bool, rows: pa.Table) -> None:
-        if not len(rows):
+    def _write(
+        self,
+        table: str,
+        schema: pa.Schema,
+        repeating: list[str] | bool,
+        rows: pa.Table,
+        which: pa.ChunkedArray,
+    ) -> None:
+        """Write those rows of which `which` is true; most often these are all or none, and then no column is copied."""
+        count = pc.sum(which).as_py() or 0
+        if not count:
             return
+        some = rows.select(schema.names)
+        if count < len(rows):
+            some = some.filter(which)
         writer = self._writers.get(table)
         if writer is None:
             writer = DayFile(
-                self._target.store, table, self._name, schema, repeating, len(rows), self._target.mark
+                self._target.store, table, self._name, schema, repeating, count, self._target.mark
             )
             self._writers[table] = writer
-        writer.write(rows.select(schema.names).cast(schema))
+        writer.write(some.cast(schema))
 
     def _write_state(self) -> None:
         if not len(self.state):

@@ -1,20 +1,15 @@
-"""Columns and small tables for the steps: rows of plain Python into Arrow columns in Spark's workers, column
-expressions built once for as long as Spark runs, and small tables made in the driver to join with.
+"""Columns and small tables for the steps: rows of plain Python into Arrow columns in Spark's workers, and small tables made in
+the driver to join with.
 
-A column expression is made of calls into the JVM, and one evaluation needs two thousand of them: a second of
-every batch of a stream, in which nothing else happens. Small tables are part of the plan itself, so they need
-no job and no worker.
+Small tables are part of the plan itself, so they need no job and no worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -35,26 +30,6 @@ def arrays_of_columns(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> li
 
 def batch_of(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays_of(rows, schema), schema=schema)
-
-
-T = TypeVar("T")
-
-
-def built_once(build: Callable[[], T]) -> Callable[[], T]:
-    """Build a value once that depends neither on data nor on validator sets. Another Spark session has
-    columns of its own.
-    """
-    built: WeakKeyDictionary[SparkContext, T] = WeakKeyDictionary()
-
-    @wraps(build)
-    def get() -> T:
-        context = SparkContext._active_spark_context
-        assert context is not None, "columns are made where Spark runs"
-        if context not in built:
-            built[context] = build()
-        return built[context]
-
-    return get
 
 
 def small_table(spark: SparkSession, rows: Sequence[Sequence[Any]], columns: StructType | str) -> DataFrame:

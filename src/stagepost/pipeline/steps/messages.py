@@ -1,35 +1,41 @@
-"""A row for the life of each message, evaluated from merged state and sets; and the rows of `messages`, which
-add the moment.
+"""A row for the life of each message, evaluated from state and sets by one query; and the rows of `messages`, which add the
+moment.
 
-Only the verdict depends on when it is asked for, and only through one question: is the message's life over?
-So both answers are worked out once, and the moment chooses between them. No row has to be evaluated again
-because time has passed.
+Everything in the state is a maximum, a minimum or a set, so order, repetition and the splitting into batches change nothing.
+Only the verdict depends on when it is asked for, and only through one question: is the message's life over? So both answers are
+worked out once, and the moment chooses between them. The rules are those that `remp.verdict` states in plain Python; a
+property test compares the two, by each engine.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
-from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES, STATE, expect, with_day
-from stagepost.pipeline.steps.columns import arrow_schema, built_once
+from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES
+from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, PROOF, QUARANTINE, VALIDATORS
 from stagepost.pipeline.steps.sessions import (
-    deciding_session,
-    members_said,
-    sessions_by_number,
-    sessions_of_messages,
-    sessions_said,
-    with_holding_sessions,
+    codes,
+    is_in_accepted_block,
+    is_included,
+    is_queued,
+    is_rejecting,
+    show_sessions,
 )
-from stagepost.pipeline.steps.state import merged
+from stagepost.pipeline.steps.sql_engines import Engine, Step
+from stagepost.pipeline.tables.delta import DAY
+from stagepost.pipeline.tables.manifest import STATE
+from stagepost.remp.receipts.status import is_closed
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.verdict import NO_PROOF, Conclusion
+
+TIME_MS_MAX = (1 << 63) - 1
+_LISTS = ("queued_at", "rejected_by", "silent", "ends")
+"""Columns of `messages` that are empty lists for a message without a session, or without a proof."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -49,37 +55,141 @@ class Moment(msgspec.Struct, frozen=True):
         return min(max(self.as_of_ms - self.message_timeout_ms, 0), TIME_MS_MAX)
 
 
-TIME_MS_MAX = (1 << 63) - 1
+def _members(condition: str) -> str:
+    return f"array_sort(array_agg(validator) FILTER (WHERE {condition}))"
 
 
-def lives(
-    state: DataFrame,
-    known: DataFrame | None,
-    sets: ValidatorSets,
-    *,
-    parts: int | None = None,
-) -> DataFrame:
-    """Return the lives of messages from `state`, in any number of pieces, and the rows `known` of the same
-    messages from earlier commits, if any.
+def _distinct(condition: str) -> str:
+    hashes = f"array_agg(signed_hashes) FILTER (WHERE {condition})"
+    return f"CAST(coalesce(size(array_distinct(flatten({hashes}))), 0) AS BIGINT)"
 
-    `parts` is the number of parts into which the messages are divided, one after another in each core's
-    memory; None: as Spark is set.
+
+def _verdict(is_over: str) -> str:
+    """Return the verdict of the first rule that holds: proofs come before all claims. A rule that needs the size of a
+    session does not hold without one.
     """
-    whole = expect(state, with_day(STATE))
-    if known is not None:
-        whole = whole.withColumn("is_known", F.lit(False)).unionByName(
-            expect(known, with_day(STATE)).withColumn("is_known", F.lit(True))
-        )
-    # Once by message: all that follows groups by it, so no row has to move again.
-    near = whole.repartition("message_id") if parts is None else whole.repartition(parts, "message_id")
-    heard = sessions_of_messages(sessions_said(members_said(with_holding_sessions(merged(near), sets))))
-    facts = message_facts(near, has_known=known is not None)
-    # Both sides are small for each message and already in place: a table of one side, and no sorting of both.
-    found = facts.join(heard.hint("shuffle_hash"), on="message_id", how="left")
-    found = found.withColumn("decided", deciding_session())
-    names = F.broadcast(sessions_by_number(state.sparkSession, sets))
-    found = found.join(names, on=F.col("decided.number") == names["session"], how="left")
-    return found.select(*_columns())
+    do_most_reject = "coalesce(3 * rejecting >= 2 * validators, false)"
+    is_closed_or_over = f"(coalesce(closed = validators, false) OR {is_over})"
+    rules = (
+        (Conclusion.FINALIZED, "proof_kind = 'executed'"),
+        (Conclusion.EXECUTED_AS, "proof_kind = 'executed_as'"),
+        (Conclusion.REJECTED, f"proof_kind = 'never' AND {do_most_reject}"),
+        (Conclusion.EXPIRED, "proof_kind = 'never'"),
+        (Conclusion.FINALIZED, "finalized_by_full_node_ms IS NOT NULL OR is_finalized"),
+        (Conclusion.ACCEPTED, "3 * accepting > validators"),
+        (
+            Conclusion.REJECTED_BY_FULLNODE,
+            "rejected_by_full_node_ms IS NOT NULL AND sent_ms IS NULL AND NOT has_validators",
+        ),
+        (Conclusion.REJECTED, f"{do_most_reject} AND {is_closed_or_over}"),
+        (Conclusion.EXPIRED, is_closed_or_over),
+        (Conclusion.LIKELY_REJECTED, do_most_reject),
+        (Conclusion.INCLUDED, "including + accepting > 0"),
+        (Conclusion.QUEUED, "has_validators"),
+    )
+    cases = " ".join(f"WHEN {holds} THEN '{conclusion.value}'" for conclusion, holds in rules)
+    return f"CASE {cases} ELSE '{Conclusion.SENT.value}' END"
+
+
+_IS_RECEIPT = f"role IN ('{FULL_NODES}', '{VALIDATORS}')"
+# More than a third, so that an honest validator is among them; if fewer have spoken, the latest of those.
+_FIRST_SEEN = "coalesce(sent_ms, try_element_at(first_times, CAST(least(floor(validators / 3), size(first_times) - 1) AS INT) + 1))"
+_COMPUTED = {
+    "verdict_alive": _verdict("false"),
+    "verdict_over": _verdict("true"),
+    "first_seen_ms": _FIRST_SEEN,
+    "proof": f"coalesce(proof_kind, '{NO_PROOF}')",
+    "proof_block": "CAST(split_part(proved, ' ', 2) AS BIGINT)",
+    "executed_as": "nullif(split_part(proved, ' ', 3), '')",
+    "silent": "array_except(sequence(0, validators - 1), heard)",
+}
+_PLACED_FACTS = (
+    *(f"{stage}_ms" for stage in STAGES),
+    *("rejected_by_full_node_ms", "finalized_by_full_node_ms", "total_validators", "has_validators"),
+    *("delivery_id", "dmq_id", "receipts", "receipts_bad", "receipts_before", "day", "day_before", "days"),
+    *("proved", "ends"),
+)
+# `merged`: what each validator said with one hint and one named shard. `judged`: the same for each session that holds the row, with
+# whether it is a candidate: the session of the hint, else those of the shard, else all. `said`: the last statuses of the members of
+# each session. `placed`: the session comes first that more than a third of its members named, the newest among those; else the one
+# with most speakers, then the one whose size a full node counted, then the newest. By name, an execution is the least of the ends.
+LIVES_QUERY = f"""
+    WITH merged AS (
+      SELECT message_id, source_id, session_hint, wc, shard, max(last) AS last, max(last_ms) AS last_ms,
+        min(first_ms) AS first_ms, bool_or(has_finalized) AS has_finalized
+      FROM given WHERE role = 'validator' GROUP BY message_id, source_id, session_hint, wc, shard
+    ), held AS (
+      SELECT r.message_id, r.source_id, r.session_hint, r.wc, r.shard, r.last, r.last_ms, r.first_ms, r.has_finalized,
+        m.session, m.validator, m.validators, coalesce(m.session_id = r.session_hint, false) AS is_hinted,
+        coalesce(m.wc = r.wc AND m.shard = r.shard, false) AS is_of_shard
+      FROM merged r JOIN memberships m ON m.source_id = r.source_id AND m.from_ms <= r.last_ms
+        AND (m.to_ms IS NULL OR r.first_ms < m.to_ms)
+    ), judged AS (
+      SELECT *, CASE WHEN bool_or(is_hinted) OVER of_row THEN is_hinted
+        WHEN bool_or(is_of_shard) OVER of_row THEN is_of_shard ELSE true END AS is_candidate
+      FROM held WINDOW of_row AS (PARTITION BY message_id, source_id, session_hint, wc, shard)
+    ), members AS (
+      SELECT message_id, session, validator, validators, first_ms, is_hinted, has_finalized,
+        CAST(last - CAST(last_ms AS DECIMAL(19, 0)) * 64 AS INT) AS code
+      FROM (
+        SELECT message_id, session, validator, max(validators) AS validators,
+          max(CASE WHEN is_candidate THEN last END) AS last, max(CASE WHEN is_candidate THEN last_ms END) AS last_ms,
+          min(CASE WHEN is_candidate THEN first_ms END) AS first_ms, bool_or(is_hinted) AS is_hinted,
+          bool_or(has_finalized) AS has_finalized
+        FROM judged GROUP BY message_id, session, validator
+      )
+    ), said AS (
+      SELECT message_id, session, max(validators) AS validators, count(code) AS speakers,
+        count(CASE WHEN is_hinted THEN 1 END) AS hinted, count(CASE WHEN has_finalized THEN 1 END) AS finalizing,
+        count(CASE WHEN code IN ({codes(is_in_accepted_block)}) THEN 1 END) AS accepting,
+        count(CASE WHEN code IN ({codes(is_rejecting)}) THEN 1 END) AS rejecting,
+        count(CASE WHEN code IN ({codes(lambda kind: is_closed(kind.status))}) THEN 1 END) AS closed,
+        count(CASE WHEN code IN ({codes(is_included)}) THEN 1 END) AS including,
+        array_sort(array_agg(first_ms) FILTER (WHERE first_ms IS NOT NULL)) AS first_times,
+        {_members(f"code IN ({codes(is_queued)})")} AS queued_at,
+        {_members(f"code IN ({codes(is_rejecting)})")} AS rejected_by, {_members("code IS NOT NULL")} AS heard
+      FROM members GROUP BY message_id, session
+    ), facts AS (
+      SELECT message_id, {", ".join(f"min({stage}_ms) AS {stage}_ms" for stage in STAGES)},
+        min(CASE WHEN role = '{FULL_NODES}' THEN rejected_ms END) AS rejected_by_full_node_ms,
+        min(CASE WHEN role = '{FULL_NODES}' THEN finalized_ms END) AS finalized_by_full_node_ms,
+        max(total_validators) AS total_validators, bool_or(role = '{VALIDATORS}') AS has_validators,
+        min(delivery_id) AS delivery_id, min(dmq_id) AS dmq_id, {_distinct(_IS_RECEIPT)} AS receipts,
+        {_distinct(f"role = '{QUARANTINE}'")} AS receipts_bad, {_distinct(f"{_IS_RECEIPT} AND is_known")} AS receipts_before,
+        min(CASE WHEN {_IS_RECEIPT} THEN day END) AS day, min(CASE WHEN {_IS_RECEIPT} AND is_known THEN day END) AS day_before,
+        array_sort(array_agg(DISTINCT day) FILTER (WHERE {_IS_RECEIPT})) AS days,
+        min(CASE WHEN role = '{PROOF}' THEN concat(proof, ' ', lpad(CAST(proof_block AS STRING), 20, '0'), ' ',
+          coalesce(executed_as, '')) END) AS proved,
+        array_sort(array_agg(DISTINCT concat_ws(' ', proof, executed_as)) FILTER (WHERE role = '{PROOF}')) AS ends
+      FROM given WHERE role IN ({", ".join(f"'{role}'" for role in OF_MESSAGES)}) GROUP BY message_id
+    ), placed AS (
+      SELECT f.message_id, {", ".join(f"f.{name}" for name in _PLACED_FACTS)}, split_part(f.proved, ' ', 1) AS proof_kind,
+        s.session, s.validators, s.accepting, s.rejecting, s.closed, s.including, s.first_times, s.queued_at,
+        s.rejected_by, s.heard,
+        coalesce(bool_or(3 * s.finalizing > s.validators) OVER (PARTITION BY f.message_id), false) AS is_finalized,
+        row_number() OVER (PARTITION BY f.message_id ORDER BY s.speakers > 0 DESC, 3 * s.hinted > s.validators DESC,
+          CASE WHEN 3 * s.hinted > s.validators THEN 0 ELSE s.speakers END DESC,
+          CASE WHEN 3 * s.hinted <= s.validators AND s.validators = f.total_validators THEN 1 ELSE 0 END DESC,
+          s.session DESC) AS place
+      FROM facts f LEFT JOIN said s ON s.message_id = f.message_id WHERE f.receipts > 0
+    )
+    SELECT {", ".join(f"{_COMPUTED.get(name, name)} AS {name}" for name in LIVES.fieldNames())}
+    FROM placed LEFT JOIN (SELECT session, session_id FROM sessions) USING (session) WHERE place = 1
+"""
+"""Query of the rows of `LIVES` from `given`: state in any number of pieces, with `day` and `is_known`."""
+
+
+def show_state(engine: Engine, fresh: Sequence[str], known: pa.Table | None, sets: ValidatorSets) -> str:
+    """Show files of state, the rows `known` of the same messages from earlier commits, and the sets. Return the query of all rows
+    for `Engine.divided`.
+    """
+    show_sessions(engine, sets)
+    engine.show("fresh", STATE, fresh)
+    query = "SELECT *, false AS is_known FROM fresh"
+    if known is None:
+        return query
+    engine.rows_here("known", known)
+    return f"{query} UNION ALL SELECT *, true AS is_known FROM known"
 
 
 def at_moment(rows: pa.Table, moment: Moment) -> pa.Table:
@@ -96,136 +206,20 @@ def at_moment(rows: pa.Table, moment: Moment) -> pa.Table:
         "verdict": pc.if_else(is_over, over, alive),
         "open_since_ms": pc.if_else(is_open, first_seen, pa.scalar(None, pa.int64())),
         "day": pc.cast(rows["day"], pa.date32()),
+        **{name: pc.coalesce(rows[name], pa.scalar([], rows[name].type)) for name in _LISTS},
     }
-    schema = arrow_schema(MESSAGE_ROWS).append(pa.field("day", pa.date32()))
+    schema = arrow_schema(MESSAGE_ROWS).append(pa.field(DAY, pa.date32()))
     found = [added.get(name, rows[name] if name in rows.column_names else None) for name in schema.names]
     return pa.Table.from_arrays(found, names=schema.names).cast(schema)
 
 
-def message_facts(state: DataFrame, *, has_known: bool) -> DataFrame:
-    """Return the facts that do not depend on sessions: stages, statuses of full nodes, ids of other layers,
-    distinct receipts.
+def of_moment(moment: Moment) -> Step:
+    """Return the step that turns lives into rows of `messages`."""
 
-    A message of which all receipts are quarantined has no row.
-    """
-    facts = _facts()
-    before = facts.known if has_known else facts.none_known
-    found = state.where(facts.is_of_messages).groupBy("message_id").agg(*facts.joined, *before)
-    return found.where(facts.has_receipts)
+    def turn(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = at_moment(pa.Table.from_batches([batch]).cast(arrow_schema(LIVES)), moment)
+            text = pc.cast(rows[DAY], pa.string())
+            yield from rows.set_column(rows.column_names.index(DAY), DAY, text).to_batches()
 
-
-class _Facts(NamedTuple):
-    is_of_messages: Column
-    joined: tuple[Column, ...]
-    known: tuple[Column, ...]
-    none_known: tuple[Column, ...]
-    has_receipts: Column
-
-
-@built_once
-def _facts() -> _Facts:
-    of_full_node = F.col("role") == FULL_NODES
-    is_bad = F.col("role") == QUARANTINE
-    is_receipt = F.col("role").isin(FULL_NODES, VALIDATORS)
-    is_proof = F.col("role") == PROOF
-    # By name, an execution is the least of the ends: order and repetition of proofs change nothing.
-    end = F.struct("proof", "proof_block", "executed_as")
-    joined = (
-        *(F.min(f"{stage}_ms").alias(f"{stage}_ms") for stage in STAGES),
-        F.min(F.when(of_full_node, F.col("rejected_ms"))).alias("rejected_by_full_node_ms"),
-        F.min(F.when(of_full_node, F.col("finalized_ms"))).alias("finalized_by_full_node_ms"),
-        F.max("total_validators").alias("total_validators"),
-        F.bool_or(F.col("role") == VALIDATORS).alias("has_validators"),
-        F.min("delivery_id").alias("delivery_id"),
-        F.min("dmq_id").alias("dmq_id"),
-        _distinct(is_receipt).alias("receipts"),
-        _distinct(is_bad).alias("receipts_bad"),
-        F.min(F.when(is_receipt, F.col("day"))).alias("day"),
-        F.array_sort(F.collect_set(F.when(is_receipt, F.col("day")))).alias("days"),
-        F.min(F.when(is_proof, end)).alias("proved"),
-        F.array_sort(F.collect_set(F.when(is_proof, F.concat_ws(" ", "proof", "executed_as")))).alias("ends"),
-    )
-    return _Facts(
-        F.col("role").isin(*OF_MESSAGES),
-        joined,
-        (
-            _distinct(is_receipt & F.col("is_known")).alias("receipts_before"),
-            F.min(F.when(is_receipt & F.col("is_known"), F.col("day"))).alias("day_before"),
-        ),
-        (
-            F.lit(0).cast("bigint").alias("receipts_before"),
-            F.lit(None).cast("string").alias("day_before"),
-        ),
-        F.col("receipts") > 0,
-    )
-
-
-def _distinct(condition: Column) -> Column:
-    hashes = F.collect_list(F.when(condition, F.col("signed_hashes")))
-    return F.size(F.array_distinct(F.flatten(hashes))).cast("bigint")
-
-
-def first_seen() -> Column:
-    """Return the time at which a full node sent the message; else that at which more than a third of the
-    deciding session had it.
-    """
-    times = F.col("decided.first_times")
-    place = F.least(F.floor(F.col("decided.size") / 3), F.size(times) - 1).cast("int")
-    return F.coalesce(F.col("sent_ms"), F.when(F.size(times) > 0, F.get(times, place)))
-
-
-def verdict(is_over: Column) -> Column:
-    """Return the verdict of the first rule that holds: proofs come before all claims. A rule that needs the size of a
-    session does not hold without one.
-    """
-    size = F.coalesce(F.col("decided.size"), F.lit(0))
-    has_session = size > 0
-    accepting, rejecting, closed, including = (
-        F.coalesce(F.col(f"decided.{name}"), F.lit(0))
-        for name in ("accepting", "rejecting", "closed", "including")
-    )
-    is_finalized = F.col("finalized_by_full_node_ms").isNotNull() | F.coalesce(
-        F.col("is_finalized_by_validators"), F.lit(False)
-    )
-    was_refused = F.col("rejected_by_full_node_ms").isNotNull() & F.col("sent_ms").isNull()
-    do_most_reject = has_session & (3 * rejecting >= 2 * size)
-    are_all_closed = has_session & (closed == size)
-    proof = F.col("proved.proof")
-    rules = (
-        (Conclusion.FINALIZED, proof == "executed"),
-        (Conclusion.EXECUTED_AS, proof == "executed_as"),
-        (Conclusion.REJECTED, (proof == "never") & do_most_reject),
-        (Conclusion.EXPIRED, proof == "never"),
-        (Conclusion.FINALIZED, is_finalized),
-        (Conclusion.ACCEPTED, (accepting > 0) & (3 * accepting > size)),
-        (Conclusion.REJECTED_BY_FULLNODE, was_refused & ~F.col("has_validators")),
-        (Conclusion.REJECTED, do_most_reject & (are_all_closed | is_over)),
-        (Conclusion.EXPIRED, are_all_closed | is_over),
-        (Conclusion.LIKELY_REJECTED, do_most_reject),
-        (Conclusion.INCLUDED, including + accepting > 0),
-        (Conclusion.QUEUED, F.col("has_validators")),
-    )
-    found = F
-    for conclusion, holds in rules:
-        found = found.when(holds, conclusion.value)
-    return found.otherwise(Conclusion.SENT.value)
-
-
-@built_once
-def _columns() -> list[Column]:
-    """Return the columns in the order of `LIVES`."""
-    empty = F.array().cast("array<int>")
-    members = F.sequence(F.lit(0), F.col("decided.size") - 1)
-    computed = {
-        "verdict_alive": verdict(F.lit(False)),
-        "verdict_over": verdict(F.lit(True)),
-        "first_seen_ms": first_seen(),
-        "proof": F.coalesce(F.col("proved.proof"), F.lit(NO_PROOF)),
-        "proof_block": F.col("proved.proof_block"),
-        "executed_as": F.col("proved.executed_as"),
-        "validators": F.col("decided.size"),
-        "queued_at": F.coalesce(F.col("decided.queued_at"), empty),
-        "rejected_by": F.coalesce(F.col("decided.rejected_by"), empty),
-        "silent": F.coalesce(F.array_except(members, F.col("decided.heard")), empty),
-    }
-    return [computed.get(name, F.col(name)).alias(name) for name in LIVES.fieldNames()]
+    return turn

@@ -2,7 +2,7 @@
 
 A row belongs to the day of its message, or, where it is of no message, to the day on which its record arrived. So only days
 that have changed are evaluated again: from their messages, and from the rows of these messages on all days on which some
-arrived. The queries are of the SQL that Spark and DuckDB share (`report_engines`): rows are evaluated in the driver, and many of
+arrived. The queries are of the SQL that Spark and DuckDB share (`sql_engines`): rows are evaluated in the driver, and many of
 them by the workers of a cluster, where there is one.
 """
 
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 from stagepost.errors import ErrorCode
 from stagepost.pipeline.schemas import STAGES, TABLES
-from stagepost.pipeline.spark import is_embedded
 from stagepost.pipeline.steps.decoded_rows import dmq_rows, signature_rows, stake_rows
-from stagepost.pipeline.steps.messages import Moment
-from stagepost.pipeline.steps.report_engines import DuckReports, Engine, SparkReports
-from stagepost.pipeline.steps.sessions import by_age, codes, is_queued
+from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment
+from stagepost.pipeline.steps.sessions import codes, is_queued, show_sessions
+from stagepost.pipeline.steps.sql_engines import Engine, engine_for
 from stagepost.pipeline.tables.delta import DAY_MS, DataFile, day_begin_ms
 from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, RECORDS, STATE
-from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, Tables
+from stagepost.pipeline.tables.tables import Tables
 from stagepost.remp.receipts.status import FIRST_KINDS, KINDS, LEGAL_STEPS, Status, is_finally_accepted
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.verdict import NO_PROOF, Conclusion
@@ -32,13 +31,12 @@ SILENT_MESSAGES_MIN = 5
 """Messages, at least, from which on a validator that is silent on `SILENT_SHARE` of them is reported."""
 
 CONTRADICTION, UNANSWERED = "contradiction", "unanswered"
-TIME_MS_MAX = (1 << 63) - 1
 OBSERVED = {"pool_stakes": topics.STAKE, "mithril_signatures": topics.DMQ_MESSAGES}
 """Tables of the observatory whose rows are of one day, with their topics; those by epoch are made from them."""
 
 _STAGES = [stage for stage in STAGES if stage != "sent"]
 _PASSING = f"topic = '{topics.STATUSES}' AND reason IS NULL"
-_IS_QUEUED = f"code IN ({', '.join(map(str, codes(is_queued)))})"
+_IS_QUEUED = f"code IN ({codes(is_queued)})"
 
 _REJECTIONS = f"""
     SELECT message_id, source_id, level, error, timestamp_ms, day FROM receipts_of
@@ -221,8 +219,7 @@ def write_others(inputs: Inputs, made: dict[str, list[DataFile]], after_each: Ca
     """
     tables, days = inputs.tables, inputs.days
     rows = sum(one.rows for one in tables.table(RECORDS).held(days))
-    is_here = rows <= ROWS_HERE_MAX or is_embedded(inputs.spark.sparkContext.master)
-    with (DuckReports if is_here else SparkReports)(inputs.spark, tables, rows) as engine:
+    with engine_for(inputs.spark, tables, rows) as engine:
 
         def make(name: str, query: str, step: Any = None) -> None:
             made[name] = engine.write(name, query, step)
@@ -294,25 +291,12 @@ def _show_rows(engine: Engine, inputs: Inputs) -> None:
 
 def _show_sets(engine: Engine, inputs: Inputs) -> None:
     """Show the sets and the meaning of kinds as small tables."""
-    sessions = list(enumerate(by_age(inputs.sets)))
-    members = [
-        (
-            *(one.key_id.hex(), number, session.session_id.hex(), one.index),
-            *(session.workchain, f"{session.shard:016x}"),
-            *(session.from_ms or 0, session.to_ms),
-        )
-        for number, session in sessions
-        for one in session.validators
-    ]
-    columns = "source_id string, session int, session_id string, validator int, wc int, shard string, from_ms long, to_ms long"
-    engine.small("memberships", members, columns)
-    places = [(one.session_id.hex(), one.workchain, f"{one.shard:016x}") for _, one in sessions]
-    engine.small("sessions", places, "session_id string, wc int, shard string")
+    show_sessions(engine, inputs.sets)
     begins = {day: day_begin_ms(day) for day in inputs.days}
     opened = [
         (day, one.session_id.hex())
         for day, begin_ms in begins.items()
-        for _, one in sessions
+        for one in inputs.sets.sessions.values()
         if (one.from_ms is None or one.from_ms < begin_ms + DAY_MS)
         and (one.to_ms is None or one.to_ms > begin_ms)
     ]

@@ -54,8 +54,6 @@ BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
 T = TypeVar("T")
 Point = Callable[[str], None]
 """Function that is told of the named points of a commit as they are passed, so that tests can end the process there."""
-Change = Callable[[pa.Table], pa.Table]
-"""Function that makes rows as they are stored, with `day`, from rows as they were evaluated."""
 
 
 def pass_by(point: str) -> None:
@@ -168,21 +166,21 @@ class Tables:
 
     # Writing
 
-    def write(self, frame: DataFrame, name: str, rows: int, change: Change | None = None) -> list[DataFile]:
+    def write(self, frame: DataFrame, name: str, rows: int) -> list[DataFile]:
         """Write rows, which have the column `day` as text, by day into new files of a table; they are not committed yet.
 
         `rows` says about how many they are: few are written here, many by the workers.
         """
         if rows <= ROWS_HERE_MAX:
-            return self.write_rows(self.ran(frame.toArrow), name, change)
-        step = writing(self.store, name, self.mark, change)
+            return self.write_rows(self.ran(frame.toArrow), name)
+        step = writing(self.store, name, self.mark)
         accounts = self.ran(frame.mapInArrow(step, "account string").collect)
         return [file for row in accounts for file in msgspec.json.decode(row[0], type=list[DataFile])]
 
-    def write_rows(self, rows: pa.Table, name: str, change: Change | None = None) -> list[DataFile]:
+    def write_rows(self, rows: pa.Table, name: str) -> list[DataFile]:
         """Write rows that are here already."""
         writer = DayWriter(self.store, name, self.mark)
-        writer.take(rows if change is None else change(rows))
+        writer.take(rows)
         return writer.close()
 
     def ran(self, action: Callable[[], T]) -> T:
@@ -230,7 +228,7 @@ class DayWriter:
 
 
 def writing(
-    store: TableStore, name: str, mark: str, change: Change | None
+    store: TableStore, name: str, mark: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a step of Spark's workers that writes rows by day, and returns the files."""
 
@@ -240,19 +238,14 @@ def writing(
         for batch in batches:
             waiting.append(batch)
             if sum(one.nbytes for one in waiting) >= BYTES_PER_ROW_GROUP:
-                _take(writer, waiting, change)
+                writer.take(pa.Table.from_batches(waiting))
                 waiting = []
-        _take(writer, waiting, change)
+        if waiting:
+            writer.take(pa.Table.from_batches(waiting))
         account = msgspec.json.encode(writer.close()).decode()
         yield pa.RecordBatch.from_pydict({"account": [account]})
 
     return write
-
-
-def _take(writer: DayWriter, batches: list[pa.RecordBatch], change: Change | None) -> None:
-    if batches:
-        rows = pa.Table.from_batches(batches)
-        writer.take(rows if change is None else change(rows))
 
 
 def stored_rows(spark: SparkSession, store: TableStore, name: str, paths: Sequence[str]) -> DataFrame:

@@ -170,15 +170,15 @@ def test_validators_are_held_to_account(tables: Path, oracle: Recomputed) -> Non
     reader.close()
 
 
-def test_the_workers_of_a_cluster_make_the_same_reports_as_the_driver(
+def test_the_workers_of_a_cluster_make_the_same_tables_as_the_driver(
     spark: SparkSession, tables: Path, dump: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stagepost.pipeline.driver import Evaluation
     from stagepost.pipeline.jobs import backfill
-    from stagepost.pipeline.steps import reports
+    from stagepost.pipeline.steps import sql_engines
 
-    monkeypatch.setattr(reports, "ROWS_HERE_MAX", 0)
-    monkeypatch.setattr(reports, "is_embedded", lambda master: False)
+    monkeypatch.setattr(sql_engines, "ROWS_HERE_MAX", 0)
+    monkeypatch.setattr(sql_engines, "is_embedded", lambda master: False)
     views = {one.name for one in spark.catalog.listTables()}
     backfill(
         spark,
@@ -188,7 +188,7 @@ def test_the_workers_of_a_cluster_make_the_same_reports_as_the_driver(
         Evaluation(),
     )
 
-    for name in REPORTS:
+    for name in ("messages", *REPORTS):
         assert rows_of(tmp_path / "tables", name) == rows_of(tables, name), name
     assert all(rows_of(tables, name) for name in ("validators", "stage_latency", "rejections"))
     assert rows_of(tables, "alerts")
