@@ -34,7 +34,7 @@ from stagepost.pipeline.tables.delta import (
     Commit,
     DataFile,
     day_begin_ms,
-    properties,
+    of_commit,
     today,
     writer_properties,
 )
@@ -510,7 +510,7 @@ class Driver:
                 source_alias="s",
                 target_alias="t",
                 writer_properties=writer_properties(MESSAGES),
-                commit_properties=properties(self.tables.transactions()),
+                **of_commit(self.tables.transactions()),
             ).when_matched_update_all().when_not_matched_insert_all().execute()
 
         self.tables.table(MESSAGES).change(merge)
@@ -525,7 +525,7 @@ class Driver:
                 lambda found: found.update(
                     updates=_shown(over_before_ms),
                     writer_properties=writer_properties(MESSAGES),
-                    commit_properties=properties(self.tables.transactions()),
+                    **of_commit(self.tables.transactions()),
                 )
             )
             return {one.day for one in table.held()}
@@ -537,7 +537,7 @@ class Driver:
                     updates={"verdict": "verdict_over", "open_since_ms": "CAST(NULL AS BIGINT)"},
                     predicate=f"open_since_ms < {over_before_ms}",
                     writer_properties=writer_properties(MESSAGES),
-                    commit_properties=properties(self.tables.transactions()),
+                    **of_commit(self.tables.transactions()),
                 )
             )
         return days
@@ -552,7 +552,7 @@ class Driver:
                 source_alias="s",
                 target_alias="t",
                 writer_properties=writer_properties(RECEIPTS),
-                commit_properties=properties(self.tables.transactions()),
+                **of_commit(self.tables.transactions()),
             ).when_matched_update({"session_hint": "s.session_hint"}).execute()
 
         self.tables.table(RECEIPTS).change(merge)
@@ -600,7 +600,7 @@ class Driver:
         table.delete(
             f"epoch IN ({', '.join(map(str, sorted(epochs)))})",
             writer_properties=writer_properties(name),
-            commit_properties=properties(self.tables.transactions()),
+            **of_commit(self.tables.transactions()),
         )
 
 

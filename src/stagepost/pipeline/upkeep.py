@@ -14,7 +14,7 @@ from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
 from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, show_state
 from stagepost.pipeline.steps.sql_engines import engine_for
-from stagepost.pipeline.tables.delta import Commit, day_of, properties, writer_properties
+from stagepost.pipeline.tables.delta import Commit, day_of, of_commit, writer_properties
 from stagepost.pipeline.tables.look_up import beside_receipts, held_account, late_messages, rows_of
 from stagepost.pipeline.tables.manifest import (
     MESSAGES,
@@ -67,7 +67,7 @@ class Upkeep:
             partition_filters=[("day", "=", day)],
             target_size=FILE_BYTES_AIM,
             writer_properties=writer_properties(name),
-            commit_properties=properties(self.tables.transactions()),
+            **of_commit(self.tables.transactions()),
         )
 
     def compact(self, evaluation: Evaluation, *, keep_ms: int | None = None) -> int:
@@ -137,4 +137,4 @@ class Upkeep:
 
 
 def _vacuum(table: Any) -> None:
-    table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
+    table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, **of_commit({}))

@@ -21,7 +21,7 @@ from stagepost.pipeline.tables.store import TableStore, sync_file, sync_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import CommitProperties, DeltaTable, WriterProperties
+    from deltalake import DeltaTable, WriterProperties
 
 DAY = "day"
 """Name of the column by which every table is divided: the day, in UTC, on which a record arrived."""
@@ -52,8 +52,11 @@ STATISTICS = ("open_since_ms", "timestamp_ms", "first_ms", "last_ms", "epoch")
 passed over.
 """
 
+CHECKPOINT_COMMITS = 100
+"""Commits between two checkpoints of a table's log."""
+
 CONFIGURATION = {
-    "delta.checkpointInterval": "100",
+    "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.enableDeletionVectors": "false",
@@ -203,6 +206,7 @@ class LakeTable:
         self.store, self.name, self.schema = store, name, schema
         self.table: DeltaTable | None = open_table(store, name)
         self._listed: tuple[int, list[Held]] = (-1, [])
+        self._cleaned = 0
 
     @property
     def version(self) -> int:
@@ -258,7 +262,7 @@ class LakeTable:
                 "append",
                 table.schema(),
                 partition_by=[DAY],
-                commit_properties=properties(commit.transactions, commit.account),
+                **of_commit(commit.transactions, commit.account),
             )
             table.update_incremental()
         self._require_next(before)
@@ -308,7 +312,19 @@ class LakeTable:
     def go_back(self, version: int) -> None:
         """Leave out everything that was committed after a version: it belongs to a batch that was never published."""
         if self.version > version >= 0:
-            self.change(lambda table: table.restore(version))
+            self.change(lambda table: table.restore(version, **of_commit({})))
+
+    def clean_log(self) -> None:
+        """Remove entries of the log that are older than `delta.logRetentionDuration` and lie before its checkpoint.
+
+        To be called when the manifest names this version. The package would do so at the commit that makes a checkpoint: then the
+        version that the manifest still names would be gone if the driver ended before it was published.
+        """
+        checkpoint = (self.version + 1) // CHECKPOINT_COMMITS
+        if self.table is not None and checkpoint > self._cleaned:
+            with refused_as_storage_error(self.store.of(self.name)):
+                self.table.cleanup_metadata()
+            self._cleaned = checkpoint
 
     def sync(self, version: int | None = None) -> None:
         """Make a log entry, the last if none is named, and its files durable on a local disk; object storage is so already."""
@@ -352,7 +368,8 @@ def open_table(store: TableStore, name: str, version: int | None = None) -> Delt
     except (DeltaError, OSError) as error:
         raise StorageError(
             f"the table {name} in {store.address} cannot be read: {str(error).splitlines()[0]}",
-            advice="is the storage in reach? else put the table back from a copy, or make the tables anew",
+            advice="is the storage in reach? an entry of the log that a power cut left half-written goes when the next driver "
+            "starts; else put the table back from a copy, or make the tables anew",
         ) from error
 
 
@@ -383,15 +400,18 @@ def held_ranges(table: DeltaTable, least: str, greatest: str) -> list[tuple[Held
     return [(held, *by_path[held.path]) for held in held_files(table)]
 
 
-def properties(transactions: Mapping[str, int], account: Mapping[str, Any] | None = None) -> CommitProperties:
-    """Return the properties of a commit that is refused if anybody has committed in between."""
-    from deltalake import CommitProperties, Transaction
+def of_commit(transactions: Mapping[str, int], account: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the arguments of a commit that is refused if anybody has committed in between, and that removes no log entry."""
+    from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
-    return CommitProperties(
-        custom_metadata={ACCOUNT_KEY: dict(account)} if account else None,
-        max_commit_retries=0,
-        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
-    )
+    return {
+        "commit_properties": CommitProperties(
+            custom_metadata={ACCOUNT_KEY: dict(account)} if account else None,
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+        ),
+        "post_commithook_properties": PostCommitHookProperties(cleanup_expired_logs=False),
+    }
 
 
 def writer_properties(table: str) -> WriterProperties:

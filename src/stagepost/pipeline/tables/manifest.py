@@ -122,7 +122,9 @@ def _converted(where: TableStore, found: object, versions: Sequence[int]) -> Man
         if version not in versions:
             raise ConfigError(
                 f"the tables in {where.address} have schema version {version}, this program reads {SCHEMA_VERSION}",
-                advice=f"derive new ones: `stagepost pipeline import --from {where.address} --out {where.address}-2`",
+                advice="a newer release has made them: use it, or one after it"
+                if version > SCHEMA_VERSION
+                else f"derive new ones: `stagepost pipeline import --from {where.address} --out {where.address}-2`",
             )
         return msgspec.convert(found, Manifest)
     except msgspec.MsgspecError as error:

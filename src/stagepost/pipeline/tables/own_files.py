@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.tables.delta import DAY, LOG_FOLDER
 from stagepost.pipeline.tables.driver_lock import LOCK_FILE
@@ -26,7 +28,7 @@ from stagepost.pipeline.tables.manifest import (
 )
 from stagepost.pipeline.tables.reader import TABLES
 from stagepost.pipeline.tables.safe_storage import require_safe_options
-from stagepost.pipeline.tables.store import TableStore
+from stagepost.pipeline.tables.store import TableStore, sync_folder
 
 CHECKPOINT_FOLDER = "checkpoint"
 KAFKA_NOTE_FILE = "kafka-source.json"
@@ -48,6 +50,7 @@ _COPIES = {
     TRUST_FOLDER: re.compile(r"[0-9a-f]{64}\.(json|tl|new)"),
 }
 _DAY_FOLDER = re.compile(rf"{DAY}=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}")
+_ENTRY = re.compile(r"[0-9]{20}\.json")
 _OUR_FILE = re.compile(r"([0-9]+)-[0-9a-f]{16}\.parquet")
 # Of the package, when it merges, updates and compacts.
 _PACKAGE_FILE = re.compile(r"part-[0-9]{5}-[0-9a-f-]{36}-c[0-9]{3}(\.[a-z0-9]+)?\.parquet")
@@ -105,6 +108,28 @@ def remove_unfinished(where: TableStore, manifest: Manifest) -> None:
             found = _OUR_FILE.fullmatch(file.name)
             if found is not None and int(found[1]) > manifest.generation:
                 file.unlink(missing_ok=True)
+
+
+def remove_torn_entry(where: TableStore, name: str, published: int = -1) -> None:
+    """Remove the last entry of a table's log on a local disk if a power cut left it half-written, and it is newer than the version
+    that is `published`: entries are durable before they are published, so nothing counts that such a one says.
+    """
+    if not where.is_local:
+        return
+    log = where.folder / name / LOG_FOLDER
+    last = max((entry for entry in log.glob("*.json") if _ENTRY.fullmatch(entry.name)), default=None)
+    if last is not None and int(last.stem) > published and _is_torn(last.read_bytes()):
+        last.unlink()
+        sync_folder(log)
+
+
+def _is_torn(entry: bytes) -> bool:
+    try:
+        for line in entry.splitlines():
+            msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return True
+    return False
 
 
 def _files_of_days(table: Path) -> Iterator[Path]:

@@ -30,13 +30,13 @@ from stagepost.pipeline.tables.delta import (
     DataFile,
     DayFile,
     LakeTable,
-    properties,
+    of_commit,
     writer_properties,
 )
 from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.look_up import LateMessages, quoted_list
 from stagepost.pipeline.tables.manifest import COMMITS, Manifest, read_manifest
-from stagepost.pipeline.tables.own_files import remove_unfinished, require_own_place
+from stagepost.pipeline.tables.own_files import remove_torn_entry, remove_unfinished, require_own_place
 from stagepost.pipeline.tables.safe_storage import require_safe_commits
 from stagepost.pipeline.tables.store import TableStore
 
@@ -74,6 +74,7 @@ class Tables:
         self._changing = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         try:
+            remove_torn_entry(self.store, COMMITS)
             if (found := read_manifest(self.store)) is None:
                 require_safe_commits(self.store)
             self.manifest = found or Manifest()
@@ -81,6 +82,7 @@ class Tables:
             self._commits = LakeTable(self.store, COMMITS, pa.schema([("generation", pa.int64())]))
             self._commits.make()
             for name in STORED:
+                remove_torn_entry(self.store, name, self.manifest.versions.get(name, -1))
                 self._require_version(name)
                 self.table(name).make()
             self._go_back()
@@ -142,7 +144,7 @@ class Tables:
             lambda table: table.delete(
                 f"day IN ({quoted_list(some.days)}) AND message_id IN ({quoted_list(some.message_ids)})",
                 writer_properties=writer_properties(name),
-                commit_properties=properties(self.transactions()),
+                **of_commit(self.transactions()),
             )
         )
 
@@ -163,6 +165,8 @@ class Tables:
             self._commits.commit(Commit(transactions=transactions, account=msgspec.to_builtins(following)))
             self.manifest = following
             self.at_point("after manifest")
+            for table in (*self._tables.values(), self._commits):
+                table.clean_log()
 
     # Writing
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import date
 from pathlib import Path
 
@@ -9,7 +11,16 @@ import pyarrow as pa
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.delta import Commit, DataFile, DayFile, LakeTable, day_of, open_table
+from stagepost.pipeline.tables.delta import (
+    CHECKPOINT_COMMITS,
+    LOG_FOLDER,
+    Commit,
+    DataFile,
+    DayFile,
+    LakeTable,
+    day_of,
+    open_table,
+)
 from stagepost.pipeline.tables.store import TableStore, storage_options
 
 pytest.importorskip("deltalake")
@@ -96,6 +107,32 @@ def test_going_back_leaves_out_later_commits(tmp_path: Path) -> None:
     table.commit(Commit(adds=(a_file(store, 4),)))
     table.go_back(version)
     assert rows_of(store) == 3
+
+
+def test_a_commit_that_makes_a_checkpoint_removes_no_version_before_it_is_published(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 7),)))
+    while table.version < CHECKPOINT_COMMITS - 2:
+        table.commit(Commit(transactions={"topics": table.version}))
+    published, log = table.version, tmp_path / "things" / LOG_FOLDER
+    month_ago = time.time() - 30 * 86_400
+    for entry in log.iterdir():
+        os.utime(entry, (month_ago, month_ago))
+
+    table.commit(Commit(adds=(a_file(store, 1),)))
+    assert list(log.glob("*.checkpoint.parquet"))
+    reader = open_table(store, "things", published)
+    assert reader is not None
+    assert reader.to_pyarrow_table().num_rows == 7
+    successor = LakeTable(store, "things", SCHEMA)
+    successor.go_back(published)
+    assert rows_of(store) == 7
+
+    table = LakeTable(store, "things", SCHEMA)
+    table.clean_log()
+    assert not list(log.glob(f"{published:020d}.json"))
+    assert rows_of(store) == 7
 
 
 @pytest.mark.parametrize("address", ["s3a://bucket/tables", "gs://bucket", "s3:/bucket", "file:///tables"])

@@ -198,6 +198,28 @@ def test_what_a_killed_driver_wrote_and_committed_without_publishing_is_gone_als
     }
 
 
+@pytest.mark.parametrize("name", [RECORDS, "messages", COMMITS])
+def test_an_entry_that_a_power_cut_left_half_is_gone_and_one_that_counts_is_not(
+    tmp_path: Path, name: str
+) -> None:
+    published = a_commit(tmp_path)
+    tables_in(tmp_path).close()
+    last = max((tmp_path / name / LOG_FOLDER).glob("*.json"))
+    whole = last.read_bytes()
+    following = last.with_name(f"{int(last.stem) + 1:020d}.json")
+    for torn in (whole[: len(whole) // 2], bytes(len(whole)), b""):
+        following.write_bytes(torn)
+        tables = tables_in(tmp_path)
+        assert tables.manifest.total == published.total
+        tables.publish(lambda manifest: manifest)
+        tables.close()
+
+    counting = max((tmp_path / RECORDS / LOG_FOLDER).glob("*.json"))
+    counting.write_bytes(counting.read_bytes()[:-40])
+    with pytest.raises(StorageError, match=r"the table records in .* cannot be read"):
+        tables_in(tmp_path)
+
+
 def test_at_every_point_of_a_commit_a_successor_knows_every_file(tmp_path: Path) -> None:
     need_packages()
     from stagepost.pipeline.tables.own_files import require_own_folder
