@@ -245,6 +245,8 @@ class Driver:
                 self.tables.table(STATE).require(),
                 difference,
             )
+        # A record that says nothing of when it arrived is of the day on which it is checked: its former day changes, too.
+        days |= {one.day for one in self.tables.table(RECORDS).held()} if some is None else set(some.days)
         batch = Batch() if some == ([], []) else self._written(lambda: self._checked(self._records(some)))
         batch, awaited = self._proved(batch, is_again=True)
         evaluation = Evaluation() if manifest.reports is None else _same(manifest.reports)

@@ -153,13 +153,17 @@ def test_a_change_that_touches_too_much_checks_everything(
     tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = small_spark()
+    from stagepost.pipeline import driver as drivers
     from stagepost.pipeline.driver import Driver, Evaluation
     from stagepost.pipeline.tables import sets_touch
     from stagepost.pipeline.tables.tables import Tables
 
     monkeypatch.setattr(sets_touch, "TOUCHED_BY_SETS_MAX", 0)
+    monkeypatch.setattr(drivers, "today", lambda: "2026-01-31")
     lines = a_dump(6, run_seed)
-    (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    # It says nothing of when it arrived, so it is of the day on which it is checked, and midnight is in between.
+    undated = b'{"topic": "stagepost.dmq.messages", "key": "ab", "value": "not a message"}'
+    (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in (*lines, undated)))
     dump = survey(tmp_path / "dump.jsonl")
     sets = without(world_sets(), 0)
     tables = Tables(tmp_path / "tables")
@@ -167,9 +171,12 @@ def test_a_change_that_touches_too_much_checks_everything(
         driver = Driver(spark, tables, sets_bytes())
         driver.take_dump(dump, Evaluation(), OfDump(dump.digest))
         driver.use_sets(sets_bytes(sets))
+        monkeypatch.setattr(drivers, "today", lambda: "2026-02-01")
         assert driver.follow_sets()
+        driver.report(Evaluation())
     finally:
         tables.close()
     reader = Reader(tmp_path / "tables")
     assert {row["message_id"]: row for row in reader.table("messages")} == recompute(lines, sets).messages
+    assert [str(row["day"]) for row in reader.table("dmq_messages")] == ["2026-02-01"]
     reader.close()
