@@ -212,3 +212,7 @@ def _compare_stream_and_backfill(
         )
         assert counts(filled) == found
     assert tables_of(again) == tables_of(out)
+    # Nor does one that a stream has taken.
+    filled = backfill_range(spark, topics, surveyed, sets.read_bytes(), out, Evaluation(), genesis=genesis)
+    assert counts(filled) == found
+    assert tables_of(again) == tables_of(out)

@@ -16,7 +16,7 @@ from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.sources.dumps import Dump
 from stagepost.pipeline.sources.kafka import read_note, write_note
 from stagepost.pipeline.sources.sources import Topics
-from stagepost.pipeline.sources.survey import Surveyed
+from stagepost.pipeline.sources.survey import Surveyed, not_held
 from stagepost.pipeline.sources.topic_places import place_of
 from stagepost.pipeline.sources.topic_ranges import divided
 from stagepost.pipeline.tables.former import ImportSource
@@ -151,15 +151,15 @@ def backfill_range(
     genesis: bytes | None = None,
     at_point: Point = pass_by,
 ) -> Manifest:
-    """Take a range of topics as one batch, known by its content: a range that is in the tables already is not
-    taken again; one that overlaps it counts its copies as repeated.
-    """
+    """Take a range of topics as one batch, known by its content, without the records that the tables hold already."""
     tables = Tables(out, at_point=at_point)
     try:
         driver = Driver(spark, tables, sets_file, genesis=genesis)
-        ranges = list(divided(surveyed.ranges))
-        nothing = Evaluation(what=Evaluated.NOTHING)
-        driver.take_ranges(place_of(topics.options), ranges, nothing, OfDump(surveyed.digest))
+        place, name = place_of(topics.options), OfDump(surveyed.digest)
+        if not name.is_taken(tables.manifest):
+            held = [one.path for one in tables.table(RECORDS).held()]
+            left = divided(not_held(place, surveyed.ranges, tables.store, held))
+            driver.take_ranges(place, list(left), Evaluation(what=Evaluated.NOTHING), name)
         driver.refresh(evaluation)
         return tables.manifest
     finally:

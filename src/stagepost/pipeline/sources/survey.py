@@ -7,15 +7,18 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 from stagepost.errors import ConfigError
 from stagepost.ground.files.durations import parse_moment
+from stagepost.pipeline.sources.dumps import Record
 from stagepost.pipeline.sources.topic_marks import content_of
 from stagepost.pipeline.sources.topic_places import TopicPlace
-from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.pipeline.sources.topic_ranges import Range, divided, runs
+from stagepost.pipeline.tables.manifest import RECORDS
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.topic import KNOWN
 
 _Update = Callable[[bytes], None]
@@ -27,6 +30,13 @@ class Bound(NamedTuple):
     offset: int | None = None
     time_ms: int | None = None
 
+
+ROWS_COMPARED = 100_000
+"""Records that are compared with those of the tables at a time."""
+
+_RANGE = 'topic = ? AND partition = ? AND "offset" >= ? AND "offset" < ?'
+_LEAST = f'SELECT min("offset") FROM {RECORDS} WHERE {_RANGE}'
+_HELD = f'SELECT "offset", arrived_ms, key, sha256(value) FROM {RECORDS} WHERE {_RANGE}'
 
 OPEN = Bound()
 """The bound at the end of the log."""
@@ -112,19 +122,47 @@ def _runs(
     """Yield ranges of records that follow one another and arrived in the time; a clock that stepped back
     makes several.
     """
-    begin: int | None = None
     if whole.start >= whole.end:
         return
-    for reads in place.reads(whole):
-        for read in reads:
-            is_wanted = (first_ms is None or read.timestamp_ms >= first_ms) and (
-                last_ms is None or read.timestamp_ms < last_ms
-            )
-            if is_wanted:
-                begin = read.offset if begin is None else begin
-                update(content_of(whole.topic, whole.partition, read))
-            elif begin is not None:
-                yield whole._replace(start=begin, end=read.offset)
-                begin = None
-    if begin is not None:
-        yield whole._replace(start=begin)
+
+    def wanted() -> Iterator[int]:
+        for reads in place.reads(whole):
+            for read in reads:
+                if (first_ms is None or read.timestamp_ms >= first_ms) and (
+                    last_ms is None or read.timestamp_ms < last_ms
+                ):
+                    update(content_of(whole.topic, whole.partition, read))
+                    yield read.offset
+
+    yield from runs(wanted(), whole)
+
+
+def not_held(
+    place: TopicPlace, ranges: Iterable[Range], where: TableStore, paths: Sequence[str]
+) -> Iterator[Range]:
+    """Yield the parts of ranges whose records the tables do not hold: the same place, arrival, key and value.
+
+    `paths` are the files of `records`. A topic that was begun anew has other records under the same offsets; all of them are new.
+    """
+    if not paths:
+        yield from ranges
+        return
+    from stagepost.pipeline.sources.topic_records import range_records
+    from stagepost.pipeline.tables.look_up import queries
+
+    with queries(where, {RECORDS: (RECORDS, paths)}) as connection:
+        for whole in ranges:
+            ((least,),) = connection.execute(_LEAST, whole).fetchall()
+            if least is None:
+                yield whole
+                continue
+            for part in divided([whole], ROWS_COMPARED):
+                held = set(connection.execute(_HELD, part).fetchall())
+                yield from runs(
+                    (one.offset for one in range_records(place, part) if _same(one) not in held), part
+                )
+
+
+def _same(record: Record) -> tuple[object, ...]:
+    value = None if record.value is None else sha256(record.value).hexdigest()
+    return record.offset, record.arrived_ms, record.key, value

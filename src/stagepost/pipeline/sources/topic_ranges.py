@@ -32,6 +32,19 @@ def ranges(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str
     ]
 
 
+def runs(offsets: Iterable[int], whole: Range) -> Iterator[Range]:
+    """Yield the ranges of offsets that follow one another, within `whole`."""
+    begin = end = None
+    for offset in offsets:
+        if offset != end:
+            if begin is not None and end is not None:
+                yield whole._replace(start=begin, end=end)
+            begin = offset
+        end = offset + 1
+    if begin is not None and end is not None:
+        yield whole._replace(start=begin, end=end)
+
+
 def at_most(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
     """Return the end of a batch with at most `rows_max` records, of which every partition has its share."""
     waiting = ranges(start, end)

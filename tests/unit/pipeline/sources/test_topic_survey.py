@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.sources.survey import OPEN, Bound, parse_bound, survey_topics
+from stagepost.pipeline.sources.survey import OPEN, Bound, not_held, parse_bound, survey_topics
 from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, RetainedPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.manifest import RECORDS, Batch, Manifest
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import DELIVERY_EVENTS, DMQ_MESSAGES, STATUSES, Record
+from tests.worlds.pipeline.written_tables import write_lake
 from tests.worlds.topics.topic_records import a_writer, append_now
 
 # A clock that stepped back: the third record looks older than the two before it.
@@ -50,6 +54,35 @@ def test_a_range_is_known_by_its_content(tmp_path: Path) -> None:
     assert survey_topics(copy, (STATUSES,)).digest == whole
     assert survey_topics(here, None, first=Bound(time_ms=0)).digest == whole
     assert survey_topics(here, None, last=Bound(offset=4)).digest != whole
+
+
+def test_records_that_the_tables_hold_are_left_out(tmp_path: Path) -> None:
+    place = a_place(tmp_path / "data")
+    held = [
+        {
+            "topic": STATUSES,
+            "partition": 0,
+            "offset": offset,
+            "arrived_ms": time,
+            "key": f"k{time}",
+            "value": value,
+        }
+        for offset, time, value in ((1, 200, b"v"), (2, 150, b"another"), (4, 400, b"v"), (9, 400, b"v"))
+    ]
+    write_lake(tmp_path / "tables", {RECORDS: held}, Manifest(total=Batch(rows=4)))
+    store = TableStore.at(tmp_path / "tables")
+    paths = [one.path for one in held_files(open_table(store, RECORDS))]
+    whole = Range(STATUSES, 0, 0, 5)
+
+    assert list(not_held(place, [whole], store, paths)) == [
+        whole._replace(end=1),
+        whole._replace(start=2, end=4),
+    ]
+    assert list(not_held(place, [whole], store, [])) == [whole]
+    other = whole._replace(start=2, end=3)
+    assert list(not_held(place, [other], store, paths)) == [other], (
+        "begun anew: another record has this offset"
+    )
 
 
 def test_what_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
