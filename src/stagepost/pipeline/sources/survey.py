@@ -159,7 +159,12 @@ def not_held(
             for part in divided([whole], ROWS_COMPARED):
                 held = set(connection.execute(_HELD, part).fetchall())
                 yield from runs(
-                    (one.offset for one in range_records(place, part) if _same(one) not in held), part
+                    (
+                        one.offset
+                        for one in range_records(place, part)
+                        if one.offset is not None and _same(one) not in held
+                    ),
+                    part,
                 )
 
 
