@@ -25,7 +25,6 @@ from stagepost.pipeline.tables.manifest import (
     STATE,
     joined,
 )
-from stagepost.pipeline.tables.tables import VACUUM_HOURS
 
 FILES_PER_DAY_MAX = 25
 """Files of one day and table below `FILE_BYTES_AIM`, at most, before they are compacted while a stream runs."""
@@ -58,8 +57,7 @@ class Upkeep:
             self.tables.at_point("during compaction")
             self.tables.publish(lambda current: current)
             for name in crowded:
-                self.tables.table(name).change(_vacuum)
-            self.tables.publish(lambda current: current)
+                self.tables.table(name).remove_dead()
         return True
 
     def _compact(self, table: Any, *, name: str, day: str) -> None:
@@ -119,8 +117,7 @@ class Upkeep:
                 )
             )
             for name in STORED:
-                self.tables.table(name).change(_vacuum)
-            self.tables.publish(lambda current: current)
+                self.tables.table(name).remove_dead()
         return removed
 
     def _evaluate_again(self, message_ids: Sequence[str], moment: Moment) -> None:
@@ -134,7 +131,3 @@ class Upkeep:
             with engine_for(self.driver.spark, self.tables, 0) as engine:
                 engine.view("given", show_state(engine, [], state, self.driver.sets))
                 self.driver.merge_messages(engine.rows(LIVES_QUERY, LIVES), moment)
-
-
-def _vacuum(table: Any) -> None:
-    table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, **of_commit({}))

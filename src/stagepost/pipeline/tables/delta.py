@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,10 +56,18 @@ passed over.
 CHECKPOINT_COMMITS = 100
 """Commits between two checkpoints of a table's log."""
 
+COMMITS_BEFORE_CHECKPOINT = 3
+"""Commits before a checkpoint, which forgets dead files, at which these are removed; the package may make several at once."""
+
+DEAD_HOURS = 1
+"""Hours for which files that no longer count stay, for readers who still look at an older version. Less than the retention in
+the log, which forgets their names at the checkpoint after it.
+"""
+
 CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 2 hours",
     "delta.enableDeletionVectors": "false",
 }
 
@@ -207,6 +216,7 @@ class LakeTable:
         self.table: DeltaTable | None = open_table(store, name)
         self._listed: tuple[int, list[Held]] = (-1, [])
         self._cleaned = 0
+        self._removed: set[str] = set()
 
     @property
     def version(self) -> int:
@@ -248,6 +258,7 @@ class LakeTable:
         from deltalake.transaction import AddAction, RemoveAction
 
         self.make()
+        self._remove_before_checkpoint()
         table = self.require()
         now_ms = int(time.time() * 1_000)
         actions: list[Any] = [
@@ -272,6 +283,10 @@ class LakeTable:
     def change(self, work: Callable[[DeltaTable], object]) -> None:
         """Let the package change the table by `work`, durably; `StorageError` as for a commit."""
         self.make()
+        self._remove_before_checkpoint()
+        self._change(work)
+
+    def _change(self, work: Callable[[DeltaTable], object]) -> None:
         table = self.require()
         before = self.version
         with refused_as_storage_error(self.store.of(self.name)):
@@ -312,7 +327,25 @@ class LakeTable:
     def go_back(self, version: int) -> None:
         """Leave out everything that was committed after a version: it belongs to a batch that was never published."""
         if self.version > version >= 0:
-            self.change(lambda table: table.restore(version, **of_commit({})))
+            self._change(lambda table: table.restore(version, **of_commit({})))
+
+    def _remove_before_checkpoint(self) -> None:
+        if (self.version + 1) % CHECKPOINT_COMMITS >= CHECKPOINT_COMMITS - COMMITS_BEFORE_CHECKPOINT:
+            self.remove_dead()
+
+    def remove_dead(self, hours: int = DEAD_HOURS) -> None:
+        """Remove the files that the log once named and that no version of the last hours holds. Nothing else is ever removed.
+
+        This version must be the published one, or one after it.
+        """
+        if self.table is None:
+            return
+        with refused_as_storage_error(self.store.of(self.name)):
+            dead = set(self.table.vacuum(hours, dry_run=True, enforce_retention_duration=False))
+            for path in sorted(dead - self._removed):
+                with suppress(FileNotFoundError):
+                    self.store.file_system(self.name).delete_file(path)
+        self._removed = dead
 
     def clean_log(self) -> None:
         """Remove entries of the log that are older than `delta.logRetentionDuration` and lie before its checkpoint.

@@ -43,9 +43,6 @@ from stagepost.pipeline.tables.store import TableStore
 GENERATION = "stagepost"
 """Name of the transaction that every commit of ours enters, with the generation of the manifest as its number."""
 
-VACUUM_HOURS = 1
-"""Hours for which files that no longer count stay for readers who still look at an older version."""
-
 ROWS_HERE_MAX = 100_000
 """Rows, at most, that are brought to the driver to be written there; more are written by the workers."""
 

@@ -6,11 +6,13 @@ import os
 import time
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.tables import delta
 from stagepost.pipeline.tables.delta import (
     CHECKPOINT_COMMITS,
     LOG_FOLDER,
@@ -133,6 +135,32 @@ def test_a_commit_that_makes_a_checkpoint_removes_no_version_before_it_is_publis
     table.clean_log()
     assert not list(log.glob(f"{published:020d}.json"))
     assert rows_of(store) == 7
+
+
+def test_dead_files_go_before_a_checkpoint_forgets_them_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    hours_ago = time.time() - 4 * 3_600
+    monkeypatch.setattr(delta, "time", SimpleNamespace(time=lambda: hours_ago))
+    for _ in range(5):
+        table.commit(Commit(adds=(a_file(store, 1),), removes=tuple(table.held())))
+    while table.version < CHECKPOINT_COMMITS - 4:
+        table.commit(Commit(transactions={"topics": table.version}))
+    strange = tmp_path / "things" / f"day={DAY}" / "mine.parquet"
+    strange.write_text("of somebody else")
+    monkeypatch.undo()
+    table.commit(Commit(adds=(a_file(store, 2),), removes=tuple(table.held())))
+    young = {one.name for one in strange.parent.glob("0-*.parquet")}
+    while table.version < CHECKPOINT_COMMITS + 1:
+        table.commit(Commit(transactions={"topics": table.version}))
+
+    left = {one.name for one in strange.parent.iterdir()}
+    assert left == {*young, strange.name}
+    assert len(young) == 2, "one that counts, and one for readers of a version of this hour"
+    assert LakeTable(store, "things", SCHEMA).held() == table.held()
+    assert rows_of(store) == 2
 
 
 @pytest.mark.parametrize("address", ["s3a://bucket/tables", "gs://bucket", "s3:/bucket", "file:///tables"])
