@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -225,7 +226,12 @@ def _memory(run: Run) -> list[Reading]:
     return [
         Reading("pipeline: most memory of the JVM", run.java_bytes / 2**20, "MiB"),
         Reading("pipeline: most memory of the Python workers", run.python_bytes / 2**20, "MiB"),
+        Reading("pipeline: most memory of this process, the driver", _own_bytes() / 2**20, "MiB"),
     ]
+
+
+def _own_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _written(folder: Path, count: int, first: int = 0, piece_bytes: int = PIECE_BYTES) -> Dump:
