@@ -28,6 +28,8 @@ DAY = "day"
 """Name of the column by which every table is divided: the day, in UTC, on which a record arrived."""
 
 LOG_FOLDER = "_delta_log"
+CHECKPOINT_END = ".checkpoint.parquet"
+LAST_CHECKPOINT_FILE = "_last_checkpoint"
 ACCOUNT_KEY = "stagepost"
 """Name under which a commit holds what we say about it."""
 
@@ -373,7 +375,8 @@ class LakeTable:
                 folders.add(file.parent)
         for folder in (*folders, self.store.folder / self.name, self.store.folder):
             sync_folder(folder)
-        sync_file(entry)
+        for file in (entry, *log.glob(f"{entry.stem}{CHECKPOINT_END}")):
+            sync_file(file)
         sync_folder(log)
 
     def _require_next(self, before: int) -> None:

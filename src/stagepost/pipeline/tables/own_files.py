@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.delta import DAY, LOG_FOLDER
+from stagepost.pipeline.tables.delta import CHECKPOINT_END, DAY, LAST_CHECKPOINT_FILE, LOG_FOLDER
 from stagepost.pipeline.tables.driver_lock import LOCK_FILE
 from stagepost.pipeline.tables.manifest import (
     COMMITS,
@@ -110,17 +110,38 @@ def remove_unfinished(where: TableStore, manifest: Manifest) -> None:
                 file.unlink(missing_ok=True)
 
 
-def remove_torn_entry(where: TableStore, name: str, published: int = -1) -> None:
-    """Remove the last entry of a table's log on a local disk if a power cut left it half-written, and it is newer than the version
-    that is `published`: entries are durable before they are published, so nothing counts that such a one says.
+def remove_torn(where: TableStore, name: str, published: int = -1) -> None:
+    """Remove from a table's log on a local disk what a power cut left half-written: the last entry if it is newer than the version
+    that is `published`, and the last checkpoint if the entries that it stands for are there.
+
+    Entries are durable before they are published, so nothing counts that a torn one says.
     """
     if not where.is_local:
         return
     log = where.folder / name / LOG_FOLDER
-    last = max((entry for entry in log.glob("*.json") if _ENTRY.fullmatch(entry.name)), default=None)
-    if last is not None and int(last.stem) > published and _is_torn(last.read_bytes()):
-        last.unlink()
+    entries = {int(one.stem): one for one in log.glob("*.json") if _ENTRY.fullmatch(one.name)}
+    last = max(entries, default=-1)
+    if last > published and _is_torn(entries[last].read_bytes()):
+        entries[last].unlink()
         sync_folder(log)
+    checkpoints = sorted(log.glob(f"[0-9]*{CHECKPOINT_END}"))
+    if checkpoints and _is_torn_checkpoint(checkpoints[-1]):
+        former, torn = ([-1, *(int(one.name.split(".")[0]) for one in checkpoints)])[-2:]
+        if entries.keys() >= set(range(former + 1, torn + 1)):
+            (log / LAST_CHECKPOINT_FILE).unlink(missing_ok=True)
+            checkpoints[-1].unlink()
+            sync_folder(log)
+
+
+def _is_torn_checkpoint(path: Path) -> bool:
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    try:
+        pq.ParquetFile(path).read()
+    except (OSError, ArrowException):
+        return True
+    return False
 
 
 def _is_torn(entry: bytes) -> bool:

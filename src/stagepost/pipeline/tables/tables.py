@@ -36,7 +36,7 @@ from stagepost.pipeline.tables.delta import (
 from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.look_up import LateMessages, quoted_list
 from stagepost.pipeline.tables.manifest import COMMITS, Manifest, read_manifest
-from stagepost.pipeline.tables.own_files import remove_torn_entry, remove_unfinished, require_own_place
+from stagepost.pipeline.tables.own_files import remove_torn, remove_unfinished, require_own_place
 from stagepost.pipeline.tables.safe_storage import require_safe_commits
 from stagepost.pipeline.tables.store import TableStore
 
@@ -71,7 +71,7 @@ class Tables:
         self._changing = threading.RLock()
         self._tables: dict[str, LakeTable] = {}
         try:
-            remove_torn_entry(self.store, COMMITS)
+            remove_torn(self.store, COMMITS)
             if (found := read_manifest(self.store)) is None:
                 require_safe_commits(self.store)
             self.manifest = found or Manifest()
@@ -79,7 +79,7 @@ class Tables:
             self._commits = LakeTable(self.store, COMMITS, pa.schema([("generation", pa.int64())]))
             self._commits.make()
             for name in STORED:
-                remove_torn_entry(self.store, name, self.manifest.versions.get(name, -1))
+                remove_torn(self.store, name, self.manifest.versions.get(name, -1))
                 self._require_version(name)
                 self.table(name).make()
             self._go_back()

@@ -14,7 +14,7 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.delta import LOG_FOLDER
+from stagepost.pipeline.tables.delta import CHECKPOINT_COMMITS, CHECKPOINT_END, LOG_FOLDER
 from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, read_manifest
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
@@ -218,6 +218,29 @@ def test_an_entry_that_a_power_cut_left_half_is_gone_and_one_that_counts_is_not(
     counting.write_bytes(counting.read_bytes()[:-40])
     with pytest.raises(StorageError, match=r"the table records in .* cannot be read"):
         tables_in(tmp_path)
+
+
+def test_a_checkpoint_that_a_power_cut_left_half_is_gone_while_its_entries_are_there(tmp_path: Path) -> None:
+    a_commit(tmp_path)
+    tables = tables_in(tmp_path)
+    while tables.manifest.generation < CHECKPOINT_COMMITS:
+        tables.publish(lambda manifest: manifest)
+    tables.close()
+    log = tmp_path / COMMITS / LOG_FOLDER
+    (checkpoint,) = log.glob(f"*{CHECKPOINT_END}")
+    whole = checkpoint.read_bytes()
+    for torn in (b"", whole[: len(whole) // 2], bytes(len(whole))):
+        checkpoint.write_bytes(torn)
+        again = tables_in(tmp_path)
+        again.close()
+        assert again.manifest == tables.manifest
+        assert not checkpoint.exists()
+
+    checkpoint.write_bytes(b"")
+    min(log.glob("*.json")).unlink()
+    with pytest.raises(StorageError, match=r"the table commits in .* cannot be read"):
+        tables_in(tmp_path)
+    assert checkpoint.exists()
 
 
 def test_at_every_point_of_a_commit_a_successor_knows_every_file(tmp_path: Path) -> None:
