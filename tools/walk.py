@@ -247,7 +247,7 @@ pipeline.steps.record_checks RecordChecks.check
 remp.receipts.receipt       check
 pipeline.steps.partial_state PartialState.add
 pipeline.driver             Driver.refresh
-pipeline.steps.messages     lives verdict at_moment
+pipeline.steps.messages     show_state of_moment at_moment
 pipeline.tables.tables      Tables.commit Tables.publish
 pipeline.tables.delta       LakeTable.commit
 
