@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -80,10 +81,12 @@ class Upkeep:
     def forget(self, keep_ms: int, evaluation: Evaluation) -> int:
         """Drop the days before that of `keep_ms` before the moment, and what came of their messages later. Return the
         number of records dropped.
+
+        The present bounds that moment: records whose arrival lies in the future make no other ones old.
         """
         manifest = self.tables.manifest
         as_of_ms = self.driver.moment(manifest.total, evaluation).as_of_ms
-        first = None if as_of_ms is None else day_of(as_of_ms - keep_ms)
+        first = None if as_of_ms is None else day_of(min(as_of_ms, int(time.time() * 1_000)) - keep_ms)
         if first is None or manifest.waiting:
             return 0
         old = {one.day for name in STORED for one in self.tables.table(name).held() if one.day < first}

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -355,8 +356,9 @@ def moved(line: bytes, days: int) -> bytes:
 
 
 def test_days_are_forgotten_with_all_that_came_of_their_messages(
-    spark: SparkSession, dump: list[bytes], tmp_path: Path
+    spark: SparkSession, dump: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from stagepost.pipeline import upkeep
     from stagepost.pipeline.jobs import compact
 
     named = {key: number for number, key in enumerate(sorted(recompute(dump, world_sets()).messages))}
@@ -370,6 +372,12 @@ def test_days_are_forgotten_with_all_that_came_of_their_messages(
     oracle = recompute(lines, world_sets())
     assert whole == oracle.messages
 
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(time=lambda: EPOCH_MS / 1_000))
+    assert compact(spark, tmp_path / "tables", keep_ms=DAY_MS)[1] == 0, (
+        "arrivals in the future make no day old"
+    )
+    assert messages_of(tmp_path / "tables") == whole
+    monkeypatch.undo()
     manifest, removed = compact(spark, tmp_path / "tables", keep_ms=DAY_MS)
 
     found = messages_of(tmp_path / "tables")
