@@ -150,9 +150,10 @@ async def respond_to_link(
     bearer.note_plain_bytes()
     try:
         talk = open_handshake(bearer, Direction.RESPONDER)
+        proposal = await talk.receive(ProposeVersions)
         ephemeral = EphemeralKey(end.fresh())
         ours = end.link_data(ephemeral, tuple(sorted(served)))
-        reply, settled = answer(await talk.receive(ProposeVersions), served, ours)
+        reply, settled = answer(proposal, served, ours)
         check_nothing_behind(talk)
         if isinstance(settled, HandshakeRefused):
             await talk.send(reply)
