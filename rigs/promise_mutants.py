@@ -247,6 +247,25 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
             """,
         ),
     ),
+    "S8": (
+        Mutant(
+            "an evolved key is written in place",
+            (
+                "tests/hostile/test_key_care.py::test_a_kill_at_any_step_of_an_evolution_leaves_one_usable_key",
+            ),
+            """
+            import os
+            from stagepost.dmq.keys import key_files
+            def in_place(folder, name, text, mode):
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=folder)
+                os.write(descriptor, text[:50])
+                os.write(descriptor, text[50:])
+                os.close(descriptor)
+                os.fsync(folder)
+            key_files._put = in_place
+            """,
+        ),
+    ),
     "S9": (
         Mutant(
             "a secret that others can read is used",
@@ -346,6 +365,7 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
             """,
         ),
     ),
+    "N11": (PlantedTest("gives up on a lost peer among many hostile ones", WORLDS),),
     "P1": (
         PlantedTest(
             "a row of the tables is another",
@@ -428,5 +448,5 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
     "W1": (PlantedTest("gives up on a lost peer", WORLDS),),
 }
 
-WITHOUT_MUTANT = frozenset({"S8", "N3", "N5", "N8", "N11", "P2", "P3", "O3"})
+WITHOUT_MUTANT = frozenset({"N3", "N5", "N8", "P2", "P3", "O3"})
 """Promises that have no mutant yet. The page says so; a promise may only leave this set."""

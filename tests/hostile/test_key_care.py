@@ -7,6 +7,7 @@ from base64 import b64encode
 import pytest
 
 from tests.hostile.canaries import Search, searching
+from tests.hostile.key_evolution import evolving
 from tests.hostile.key_permissions import permissions
 
 SAMPLE_OF_MODES = (0o600, 0o400, 0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o677)
@@ -15,6 +16,12 @@ SECRET = bytes(range(100, 132))
 
 def test_secret_files_that_others_can_reach_are_refused_by_every_command() -> None:
     figure, faults = permissions(SAMPLE_OF_MODES)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_a_kill_at_any_step_of_an_evolution_leaves_one_usable_key() -> None:
+    figure, faults = evolving((1,))
 
     assert not faults, f"{faults}\n{figure}"
 

@@ -180,6 +180,7 @@ def test_a_run_that_waits_for_ever_is_caught_with_its_seed(monkeypatch: pytest.M
         (believes_every_signature, "crashes", {"only_genuine_messages"}),
         (says_yes_to_replays, "crashes", {"no_replay_is_accepted"}),
         (gives_up_on_a_lost_peer, "faults", {"every_accepted_message_is_everywhere"}),
+        (gives_up_on_a_lost_peer, "sybil", {"every_accepted_message_is_everywhere"}),
     ],
 )
 def test_a_planted_defect_is_caught(
