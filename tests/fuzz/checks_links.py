@@ -1,4 +1,4 @@
-"""What must hold for the decoders of links: the data of their handshake, and the encrypted records behind it."""
+"""What must hold for the decoders of links: the data of their handshake, and the encrypted chunks behind it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nacl.bindings import (
 )
 
 from stagepost.errors import DecodeError, RemoteProtocolError, TransportError
-from stagepost.ground.net.records import RecordReader
+from stagepost.ground.net.chunks import ChunkReader
 from stagepost.ground.wire.mux import Direction, Segment, SegmentReader, lane_number
 from stagepost.remp.links.versions import LinkData, LinkVersion, read_link_data
 from tests.fuzz.harness import Verdict, attempt, pieces, require
@@ -25,7 +25,7 @@ CONTENTS = [Segment(7, LANE, bytes([number]) * size).encode() for number, size i
 
 @cache
 def sealed_stream() -> tuple[bytes, ...]:
-    """The header and records of one stream; the same in every run, for the header is given and not drawn."""
+    """The header and chunks of one stream; the same in every run, for the header is given and not drawn."""
     state = crypto_secretstream_xchacha20poly1305_state()
     crypto_secretstream_xchacha20poly1305_init_pull(state, HEADER, KEY)
     parts = [HEADER]
@@ -48,7 +48,7 @@ def link_samples() -> tuple[bytes, ...]:
 
 
 def check_links(data: bytes) -> Verdict:
-    return max(_check_data(data), _check_records(data))
+    return max(_check_data(data), _check_chunks(data))
 
 
 def _check_data(data: bytes) -> Verdict:
@@ -62,7 +62,7 @@ def _check_data(data: bytes) -> Verdict:
     return verdict
 
 
-def _check_records(data: bytes) -> Verdict:
+def _check_chunks(data: bytes) -> Verdict:
     """Whatever comes, only the pieces that were sealed are heard, in their order, each once."""
     whole = _heard(data, [data])
     cut = _heard(data, pieces(data, 7))
@@ -74,7 +74,7 @@ def _check_records(data: bytes) -> Verdict:
 
 def _heard(data: bytes, parts: Sequence[bytes]) -> list[Segment]:
     heard: list[Segment] = []
-    reader = RecordReader(KEY, SegmentReader(heard.append))
+    reader = ChunkReader(KEY, SegmentReader(heard.append))
     try:
         for part in parts:
             left = memoryview(part)

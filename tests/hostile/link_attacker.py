@@ -28,7 +28,7 @@ from tests.hostile.cbor_bytes import array, octets, uint
 REMP_VERSION, CATCHAIN_VERSION = 0x5003, 0x5004
 PLAIN_REMP_VERSION, PLAIN_CATCHAIN_VERSION = 0x5001, 0x5002
 AUTHENTICATION, KEEP_ALIVE, OVERLAY, MESSAGES, RECEIPTS = 0x400, 0x401, 0x402, 0x403, 0x404
-RECORD_CONTENT_BYTES, SEALED_EXTRA_BYTES, HEADER_BYTES = 16_384, 17, 24
+CHUNK_CONTENT_BYTES, SEALED_EXTRA_BYTES, HEADER_BYTES = 16_384, 17, 24
 LAST = 3
 
 
@@ -76,23 +76,23 @@ def signed_bytes(
 
 
 class Sealing:
-    """Our stream. `pieces` are the records of the last call, for those who mean to spoil them."""
+    """Our stream. `pieces` are the chunks of the last call, for those who mean to spoil them."""
 
     def __init__(self, key: bytes) -> None:
         self._state = crypto_secretstream_xchacha20poly1305_state()
         self.header: bytes = crypto_secretstream_xchacha20poly1305_init_push(self._state, key)
 
-    def record(self, content: bytes, tag: int = 0) -> bytes:
+    def chunk(self, content: bytes, tag: int = 0) -> bytes:
         sealed: bytes = crypto_secretstream_xchacha20poly1305_push(self._state, content, None, tag)
         return len(sealed).to_bytes(2, "big") + sealed
 
     def __call__(self, data: bytes) -> bytes:
-        step = RECORD_CONTENT_BYTES
-        return b"".join(self.record(data[at : at + step]) for at in range(0, len(data), step))
+        step = CHUNK_CONTENT_BYTES
+        return b"".join(self.chunk(data[at : at + step]) for at in range(0, len(data), step))
 
 
 class Opening:
-    """The node's stream, opened; it ends as the node's last record says."""
+    """The node's stream, opened; it ends as the node's last chunk says."""
 
     def __init__(self, reader: asyncio.StreamReader, key: bytes) -> None:
         self._reader, self._key = reader, key
@@ -107,7 +107,7 @@ class Opening:
             crypto_secretstream_xchacha20poly1305_init_pull(self._state, header, self._key)
         while len(self._open) < count:
             length = int.from_bytes(await self._reader.readexactly(2), "big")
-            assert length <= RECORD_CONTENT_BYTES + SEALED_EXTRA_BYTES
+            assert length <= CHUNK_CONTENT_BYTES + SEALED_EXTRA_BYTES
             sealed = await self._reader.readexactly(length)
             content, tag = crypto_secretstream_xchacha20poly1305_pull(self._state, sealed)
             if tag == LAST:

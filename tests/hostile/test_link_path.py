@@ -188,8 +188,8 @@ def test_a_byte_changed_at_any_place_ends_the_link_and_it_comes_back(way: int) -
     on_a_path(scenario)
 
 
-def records(stream: bytes) -> list[bytes]:
-    """The records of one direction of a link, behind what was plain and behind the header of the stream."""
+def chunks(stream: bytes) -> list[bytes]:
+    """The chunks of one direction of a link, behind what was plain and behind the header of the stream."""
     at = plain_bytes(stream) + 24
     found = []
     while at < len(stream):
@@ -208,7 +208,7 @@ def plain_bytes(stream: bytes) -> int:
 
 
 def from_now(way: int, change: Callable[[list[bytes]], list[bytes]], count: int) -> Callable[..., None]:
-    """Change the next `count` records of one direction. They come one by one, so the last brings what became of all."""
+    """Change the next `count` chunks of one direction. They come one by one, so the last brings what became of all."""
     waiting: list[bytes] = []
 
     def meddle(direction: int, offset: int, data: bytes) -> bytes:
@@ -228,8 +228,8 @@ CHANGES = [
     pytest.param(lambda found: [*found, *found], 1, id="replayed"),
     pytest.param(lambda found: [found[0][:-1]], 1, id="cut short"),
     pytest.param(lambda found: [found[0], b"\0"], 1, id="made longer"),
-    pytest.param(lambda found: [b"\0\x10" + bytes(16), *found], 1, id="a record that is too short in front"),
-    pytest.param(lambda found: [b"\xff\xff", *found], 1, id="a length that no record has in front"),
+    pytest.param(lambda found: [b"\0\x10" + bytes(16), *found], 1, id="a chunk that is too short in front"),
+    pytest.param(lambda found: [b"\xff\xff", *found], 1, id="a length that no chunk has in front"),
     pytest.param(
         lambda found: [segment(OVERLAY, push(b"injected")), *found], 1, id="a plain segment in front"
     ),
@@ -246,34 +246,34 @@ CHANGES = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("change", "count"), CHANGES)
-def test_records_that_are_changed_on_the_way_end_the_link_and_no_key_pays(
+def test_chunks_that_are_changed_on_the_way_end_the_link_and_no_key_pays(
     way: int, change: Callable[[list[bytes]], list[bytes]], count: int
 ) -> None:
     async def scenario(path: Path) -> None:
         # The side that would hear of it does not close: who closes reads no further.
         _, reasons = await path.use(untouched, from_now(way, change, count), closes=way)
-        assert rules(reasons) & {"BadRecord", "CutOff"}
+        assert rules(reasons) & {"BadChunk", "CutOff"}
         reason = next(reason for reason in reasons if reason is not None and reason.reason)
-        assert "changed, left out" in reason.text or "ended without its last record" in reason.text
+        assert "changed, left out" in reason.text or "ended without its last chunk" in reason.text
         path.check()
 
     on_a_path(scenario)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_records_in_another_order_or_of_another_connection_do_not_open(way: int) -> None:
+def test_chunks_in_another_order_or_of_another_connection_do_not_open(way: int) -> None:
     async def scenario(path: Path) -> None:
         earlier, _ = await path.use(untouched)
-        old = records(earlier.passed[way])
+        old = chunks(earlier.passed[way])
 
         def of_another_connection(found: list[bytes]) -> list[bytes]:
             return [old[0], *found]
 
         def of_the_other_direction(path: PathConnection) -> None:
-            path.inject(way, records(path.passed[1 - way])[0])
+            path.inject(way, chunks(path.passed[1 - way])[0])
 
         def again_from_its_beginning(path: PathConnection) -> None:
-            path.inject(way, b"".join(records(path.passed[way])))
+            path.inject(way, b"".join(chunks(path.passed[way])))
 
         for act in (
             from_now(way, of_another_connection, 1),
@@ -281,7 +281,7 @@ def test_records_in_another_order_or_of_another_connection_do_not_open(way: int)
             again_from_its_beginning,
         ):
             _, reasons = await path.use(untouched, act)
-            assert "BadRecord" in rules(reasons)
+            assert "BadChunk" in rules(reasons)
             path.check()
 
     on_a_path(scenario)
@@ -305,13 +305,13 @@ def swapped_in_twos(way: int) -> Meddle:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_records_that_change_places_do_not_open(way: int) -> None:
+def test_two_chunks_that_change_places_do_not_open(way: int) -> None:
     async def scenario(path: Path) -> None:
         def act(connection: PathConnection) -> None:
             connection.meddle = swapped_in_twos(way)
 
         _, reasons = await path.use(untouched, act, closes=way)
-        assert "BadRecord" in rules(reasons)
+        assert "BadChunk" in rules(reasons)
         path.check()
 
     on_a_path(scenario)
@@ -328,7 +328,7 @@ def test_a_link_that_is_cut_is_known_to_be_cut_at_both_ends() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_last_record_that_is_left_out_is_missed(way: int) -> None:
+def test_a_last_chunk_that_is_left_out_is_missed(way: int) -> None:
     async def scenario(path: Path) -> None:
         whole, reasons = await path.use(untouched)
         assert reasons == [None, None]
@@ -523,16 +523,16 @@ def _forgets_the_mark_of_those_who_encrypt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(versions, "CAN_ENCRYPT", b"another!")
 
 
-def _passes_over_records_that_do_not_open(patch: pytest.MonkeyPatch) -> None:
+def _passes_over_chunks_that_do_not_open(patch: pytest.MonkeyPatch) -> None:
     open_one = StreamOpener.open
     patch.setattr(StreamOpener, "open", lambda opener, sealed: open_one(opener, sealed) or (OPENED, 0))
 
 
 OPENED = segment(KEEP_ALIVE, b"\x82\x00\x00")
-"""An honest message of the keep-alive stands for whatever the record held."""
+"""An honest message of the keep-alive stands for whatever the chunk held."""
 
 
-def _needs_no_last_record(patch: pytest.MonkeyPatch) -> None:
+def _needs_no_last_chunk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Bearer, "eof_received", lambda bearer: bearer.close() or True)
 
 
@@ -567,12 +567,12 @@ DEFECTS: list[tuple[Plant, Callable[[], None]]] = [
         lambda: test_two_nodes_that_can_encrypt_are_not_talked_into_a_plain_link(without_encryption),
     ),
     (
-        _passes_over_records_that_do_not_open,
-        lambda: test_records_that_are_changed_on_the_way_end_the_link_and_no_key_pays(
+        _passes_over_chunks_that_do_not_open,
+        lambda: test_chunks_that_are_changed_on_the_way_end_the_link_and_no_key_pays(
             TO_RESPONDER, lambda found: [*found, *found], 1
         ),
     ),
-    (_needs_no_last_record, test_a_link_that_is_cut_is_known_to_be_cut_at_both_ends),
+    (_needs_no_last_chunk, test_a_link_that_is_cut_is_known_to_be_cut_at_both_ends),
     (
         _blames_a_key_for_what_came_plainly,
         lambda: test_on_a_plain_link_an_injected_segment_costs_no_key(TO_RESPONDER),

@@ -22,7 +22,7 @@ from stagepost.errors import (
 from stagepost.ground.crypto.secret_stream import StreamKeys
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.net.channel import ProtocolChannel
-from stagepost.ground.net.records import RecordReader, RecordSealer
+from stagepost.ground.net.chunks import ChunkReader, ChunkSealer
 from stagepost.ground.wire.mux import (
     SEGMENT_COMPLETION_TIMEOUT_S,
     SEGMENT_PAYLOAD_BYTES_MAX,
@@ -211,9 +211,9 @@ class Bearer(asyncio.BufferedProtocol):
         self._put_off = turn_end()
         self._trace = trace
         self._demultiplexer = Demultiplexer(None if trace is None else self._trace_received)
-        self._reader: SegmentReader | RecordReader = self._demultiplexer.reader
-        self._records: RecordReader | None = None  # the reader, once the connection is encrypted
-        self._sealer: RecordSealer | None = None
+        self._reader: SegmentReader | ChunkReader = self._demultiplexer.reader
+        self._chunks: ChunkReader | None = None  # the reader, once the connection is encrypted
+        self._sealer: ChunkSealer | None = None
         self._is_held = False  # the other side has to begin its stream first
         self._plain_bytes: tuple[Hash, Hash] | None = None  # of what was sent, and of what came
         self._egress = Egress()
@@ -289,11 +289,11 @@ class Bearer(asyncio.BufferedProtocol):
         self._demultiplexer.trace = None if self._trace is None else self._trace_received
 
     def encrypt(self, keys_of: Callable[[bytes], StreamKeys], *, speaks_first: bool) -> None:
-        """Send and receive everything from now on in encrypted records. Raise if the connection has ended, or if plain bytes
+        """Send and receive everything from now on in encrypted chunks. Raise if the connection has ended, or if plain bytes
         have come that belong to a segment which is not complete.
 
         The side that does not speak first is silent until the stream of the other side has begun: so the other side never
-        reads the first record as a segment. `keys_of` gets the hashes of all plain bytes before: first of those that the side
+        reads the first chunk as a segment. `keys_of` gets the hashes of all plain bytes before: first of those that the side
         sent which speaks first.
         """
         if self._reader.is_mid_segment and not self.is_over:
@@ -307,8 +307,8 @@ class Bearer(asyncio.BufferedProtocol):
         hashes = [noted.digest() for noted in self._plain_bytes]
         self.forget_plain_bytes()
         keys = keys_of(b"".join(hashes if speaks_first else reversed(hashes)))
-        self._sealer = RecordSealer(keys.sending)
-        self._reader = self._records = RecordReader(keys.receiving, self._demultiplexer.reader)
+        self._sealer = ChunkSealer(keys.sending)
+        self._reader = self._chunks = ChunkReader(keys.receiving, self._demultiplexer.reader)
         self._is_held = not speaks_first
         self._schedule_flush()
 
@@ -367,8 +367,8 @@ class Bearer(asyncio.BufferedProtocol):
                 self._watch_started_segment()
             if self._arrived:
                 self._tell_arrived()
-            if self._records is not None:
-                self._look_at_stream(self._records)
+            if self._chunks is not None:
+                self._look_at_stream(self._chunks)
         except (RemoteProtocolError, TransportError) as error:
             self.abort(error)
         finally:
@@ -388,10 +388,10 @@ class Bearer(asyncio.BufferedProtocol):
                     offset=missing_from,
                 )
             )
-        elif self._records is not None and not self._records.is_ended and not self.is_over:
+        elif self._chunks is not None and not self._chunks.is_ended and not self.is_over:
             self.abort(
                 TransportError(
-                    f"the encrypted stream of {self.peer} ended without its last record: bytes may be missing",
+                    f"the encrypted stream of {self.peer} ended without its last chunk: bytes may be missing",
                     advice="connect again",
                     reason="CutOff",
                 )
@@ -504,11 +504,11 @@ class Bearer(asyncio.BufferedProtocol):
             SegmentReader(lambda segment: trace(True, segment.encode())).feed(batch)
         return batch
 
-    def _look_at_stream(self, records: RecordReader) -> None:
-        if self._is_held and records.has_begun:
+    def _look_at_stream(self, chunks: ChunkReader) -> None:
+        if self._is_held and chunks.has_begun:
             self._is_held = False
             self._schedule_flush()
-        if records.is_ended and not self.is_over:
+        if chunks.is_ended and not self.is_over:
             self._peer_has_ended = True
             self.close()
 

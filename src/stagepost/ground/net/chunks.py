@@ -1,7 +1,7 @@
-"""Records: the byte stream of a multiplexer, cut into encrypted pieces, and read back.
+"""Chunks: the byte stream of a multiplexer, cut into encrypted pieces, and read back.
 
-A stream begins with its header. A record is the length of its sealed content (2 bytes, big-endian) and this content.
-The last record is empty and has a tag of its own: a stream that ends without it was cut off. A record that does not
+A stream begins with its header. A chunk is the length of its sealed content (2 bytes, big-endian) and this content.
+The last chunk is empty and has a tag of its own: a stream that ends without it was cut off. A chunk that does not
 open is nobody's fault that could be proved, for anybody on the way can change bytes: its error is no broken rule.
 """
 
@@ -19,18 +19,18 @@ from stagepost.ground.crypto.secret_stream import (
 )
 from stagepost.ground.wire.mux import RESTING_BYTES, SMALL_READS_BEFORE_REST, SegmentReader
 
-RECORD_CONTENT_BYTES_MAX = 16_384
+CHUNK_CONTENT_BYTES_MAX = 16_384
 LENGTH_BYTES = 2
-RECORD_BYTES_MAX = LENGTH_BYTES + RECORD_CONTENT_BYTES_MAX + SEALED_EXTRA_BYTES
-RECORD_EXTRA_BYTES = LENGTH_BYTES + SEALED_EXTRA_BYTES
-"""Bytes by which a record is longer than its content."""
-REKEY_AFTER_RECORDS = 65_536
-"""Records under one key, at most; the last of them changes it."""
-READING_BYTES = 4 * RECORD_BYTES_MAX
+CHUNK_BYTES_MAX = LENGTH_BYTES + CHUNK_CONTENT_BYTES_MAX + SEALED_EXTRA_BYTES
+CHUNK_EXTRA_BYTES = LENGTH_BYTES + SEALED_EXTRA_BYTES
+"""Bytes by which a chunk is longer than its content."""
+REKEY_AFTER_CHUNKS = 65_536
+"""Chunks under one key, at most; the last of them changes it."""
+READING_BYTES = 4 * CHUNK_BYTES_MAX
 """Bytes in the buffer of a busy link; a quiet one has `RESTING_BYTES`."""
 
 
-class RecordSealer:
+class ChunkSealer:
     """Writer of one direction of a link. Its order is the order of the calls."""
 
     def __init__(self, key: bytes) -> None:
@@ -40,20 +40,20 @@ class RecordSealer:
         self.is_ended = False
 
     def seal(self, data: bytes) -> bytes:
-        """Return `data` as records; in front of the first ones the header of the stream."""
+        """Return `data` as chunks; in front of the first ones the header of the stream."""
         parts = [self._unsent_header]
         self._unsent_header = b""
-        for start in range(0, len(data), RECORD_CONTENT_BYTES_MAX):
-            content = data[start : start + RECORD_CONTENT_BYTES_MAX]
+        for start in range(0, len(data), CHUNK_CONTENT_BYTES_MAX):
+            content = data[start : start + CHUNK_CONTENT_BYTES_MAX]
             self._under_key += 1
             tag = PLAIN_TAG
-            if self._under_key == REKEY_AFTER_RECORDS:
+            if self._under_key == REKEY_AFTER_CHUNKS:
                 tag, self._under_key = REKEY_TAG, 0
             self._append(parts, self._stream.seal(content, tag))
         return b"".join(parts)
 
     def end(self) -> bytes:
-        """Return the last record: nothing comes behind it."""
+        """Return the last chunk: nothing comes behind it."""
         self.is_ended = True
         parts = [self._unsent_header]
         self._unsent_header = b""
@@ -65,8 +65,8 @@ class RecordSealer:
         parts.append(sealed)
 
 
-class RecordReader:
-    """Reader of one direction of a link: it opens records and hands their content to `segments`.
+class ChunkReader:
+    """Reader of one direction of a link: it opens chunks and hands their content to `segments`.
 
     It is fed as a `SegmentReader` is. Offsets count the bytes of segments, those before the encryption included.
     """
@@ -79,7 +79,7 @@ class RecordReader:
         self._start = 0
         self._end = 0
         self._small_reads = 1
-        self._records = 0
+        self._chunks = 0
         self._under_key = 0
         self.is_ended = False
 
@@ -98,7 +98,7 @@ class RecordReader:
 
     @property
     def is_mid_segment(self) -> bool:
-        """Return whether a record or a segment has begun and is incomplete."""
+        """Return whether a chunk or a segment has begun and is incomplete."""
         return self._start != self._end or self._segments.is_mid_segment
 
     def release(self) -> None:
@@ -106,7 +106,7 @@ class RecordReader:
         self._segments.release()
 
     def space(self) -> memoryview:
-        """Return room for the next bytes, never empty: an incomplete record is shorter than the buffer."""
+        """Return room for the next bytes, never empty: an incomplete chunk is shorter than the buffer."""
         start, end = self._start, self._end
         if start == end:
             self._start = self._end = 0
@@ -115,7 +115,7 @@ class RecordReader:
             elif not self._small_reads and len(self._view) == RESTING_BYTES:
                 self._view = memoryview(bytearray(READING_BYTES))
             return self._view
-        if len(self._view) - end < RECORD_BYTES_MAX:
+        if len(self._view) - end < CHUNK_BYTES_MAX:
             kept = self._view[start:end].tobytes()
             if len(self._view) == RESTING_BYTES:
                 self._view = memoryview(bytearray(READING_BYTES))
@@ -124,7 +124,7 @@ class RecordReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> bool:
-        """Take in the `count` bytes written into `space()`; return whether a record or a segment is incomplete."""
+        """Take in the `count` bytes written into `space()`; return whether a chunk or a segment is incomplete."""
         view, start = self._view, self._start
         end = self._end = self._end + count
         self._small_reads = self._small_reads + 1 if count < RESTING_BYTES else 0
@@ -136,7 +136,7 @@ class RecordReader:
             self._start = start = start + STREAM_HEADER_BYTES
         while end - start >= LENGTH_BYTES and not self.is_ended:
             length = int.from_bytes(view[start : start + LENGTH_BYTES], "big")
-            if not SEALED_EXTRA_BYTES <= length <= RECORD_CONTENT_BYTES_MAX + SEALED_EXTRA_BYTES:
+            if not SEALED_EXTRA_BYTES <= length <= CHUNK_CONTENT_BYTES_MAX + SEALED_EXTRA_BYTES:
                 raise self._unopened(f"announces {length} bytes")
             body = start + LENGTH_BYTES
             if body + length > end:
@@ -149,29 +149,29 @@ class RecordReader:
         return self.is_mid_segment
 
     def _take(self, content: bytes, tag: int) -> None:
-        self._records += 1
+        self._chunks += 1
         self._under_key += 1
         if tag == LAST_TAG and not content:
             self.is_ended = True
             return
         if tag == REKEY_TAG:
             self._under_key = 0
-        if not content or tag not in (PLAIN_TAG, REKEY_TAG) or self._under_key >= REKEY_AFTER_RECORDS:
+        if not content or tag not in (PLAIN_TAG, REKEY_TAG) or self._under_key >= REKEY_AFTER_CHUNKS:
             raise RemoteProtocolError(
-                f"record {self._records} of an encrypted link has tag {tag} and {len(content)} bytes, "
-                f"{self._under_key} records after the last change of its key",
+                f"chunk {self._chunks} of an encrypted link has tag {tag} and {len(content)} bytes, "
+                f"{self._under_key} chunks after the last change of its key",
                 code=ErrorCode.PROTOCOL_REQUEST,
-                advice="the peer must send no empty record, and change its key in time",
-                limit=REKEY_AFTER_RECORDS,
+                advice="the peer must send no empty chunk, and change its key in time",
+                limit=REKEY_AFTER_CHUNKS,
                 found=self._under_key,
-                reason="BadRecord",
+                reason="BadChunk",
             )
         self._segments.feed(content)
 
     def _unopened(self, what: str) -> TransportError:
         return TransportError(
-            f"record {self._records + 1} of an encrypted link {what}: its bytes were changed, left out, repeated or "
+            f"chunk {self._chunks + 1} of an encrypted link {what}: its bytes were changed, left out, repeated or "
             "moved on the way",
             advice="connect again; if it happens often, look for the fault between the two machines",
-            reason="BadRecord",
+            reason="BadChunk",
         )

@@ -1,4 +1,4 @@
-"""Encrypted records: what is sealed is read back piece by piece, and nothing else is."""
+"""Encrypted chunks: what is sealed is read back piece by piece, and nothing else is."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stagepost.ground.crypto.secret_stream import (
     StreamKeys,
     StreamSealer,
 )
-from stagepost.ground.net import records
-from stagepost.ground.net.records import (
+from stagepost.ground.net import chunks
+from stagepost.ground.net.chunks import (
+    CHUNK_CONTENT_BYTES_MAX,
+    CHUNK_EXTRA_BYTES,
     READING_BYTES,
-    RECORD_CONTENT_BYTES_MAX,
-    RECORD_EXTRA_BYTES,
-    REKEY_AFTER_RECORDS,
-    RecordReader,
-    RecordSealer,
+    REKEY_AFTER_CHUNKS,
+    ChunkReader,
+    ChunkSealer,
 )
 from stagepost.ground.wire.mux import RESTING_BYTES, Direction, Segment, SegmentReader, lane_number
 
@@ -40,7 +40,7 @@ class Heard:
 
     def __init__(self, key: bytes = KEY) -> None:
         self.segments: list[Segment] = []
-        self.reader = RecordReader(key, SegmentReader(self.segments.append))
+        self.reader = ChunkReader(key, SegmentReader(self.segments.append))
 
     def feed(self, data: bytes, size: int = 1 << 20) -> None:
         for at in range(0, len(data), size):
@@ -56,7 +56,7 @@ class Heard:
 
 @pytest.mark.parametrize("size", [1, 7, 1_000, 1 << 20])
 def test_a_stream_is_read_back_however_it_is_cut(size: int) -> None:
-    random, sealer = Random(size), RecordSealer(KEY)
+    random, sealer = Random(size), ChunkSealer(KEY)
     sent = [a_segment(random.choice((1, 100, 12_000, 60_000)), number) for number in range(12)]
     sealed = b"".join(sealer.seal(segment) for segment in sent) + sealer.end()
     heard = Heard()
@@ -67,27 +67,25 @@ def test_a_stream_is_read_back_however_it_is_cut(size: int) -> None:
     assert all(segment[8:60] not in sealed for segment in sent if len(segment) > 100)
 
 
-def test_a_record_holds_16384_bytes_and_no_more() -> None:
-    assert RECORD_CONTENT_BYTES_MAX == 16_384
-    full = RecordSealer(KEY).seal(bytes(RECORD_CONTENT_BYTES_MAX))
-    assert len(full) == 24 + RECORD_EXTRA_BYTES + RECORD_CONTENT_BYTES_MAX
-    assert (
-        len(RecordSealer(KEY).seal(bytes(RECORD_CONTENT_BYTES_MAX + 1))) == len(full) + RECORD_EXTRA_BYTES + 1
-    )
-    longest = a_segment(RECORD_CONTENT_BYTES_MAX - 8)
+def test_a_chunk_holds_16384_bytes_and_no_more() -> None:
+    assert CHUNK_CONTENT_BYTES_MAX == 16_384
+    full = ChunkSealer(KEY).seal(bytes(CHUNK_CONTENT_BYTES_MAX))
+    assert len(full) == 24 + CHUNK_EXTRA_BYTES + CHUNK_CONTENT_BYTES_MAX
+    assert len(ChunkSealer(KEY).seal(bytes(CHUNK_CONTENT_BYTES_MAX + 1))) == len(full) + CHUNK_EXTRA_BYTES + 1
+    longest = a_segment(CHUNK_CONTENT_BYTES_MAX - 8)
     heard = Heard()
-    heard.feed(RecordSealer(KEY).seal(longest))
+    heard.feed(ChunkSealer(KEY).seal(longest))
     assert len(heard.segments) == 1
     sealing = StreamSealer(KEY)
-    longer = sealing.seal(a_segment(RECORD_CONTENT_BYTES_MAX - 7))
+    longer = sealing.seal(a_segment(CHUNK_CONTENT_BYTES_MAX - 7))
     with pytest.raises(TransportError, match="announces"):
         Heard().feed(sealing.header + len(longer).to_bytes(2, "big") + longer)
 
 
-def test_the_key_changes_with_record_65536_and_not_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert REKEY_AFTER_RECORDS == 65_536
-    monkeypatch.setattr(records, "REKEY_AFTER_RECORDS", 4)
-    sealer, heard = RecordSealer(KEY), Heard()
+def test_the_key_changes_with_chunk_65536_and_not_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert REKEY_AFTER_CHUNKS == 65_536
+    monkeypatch.setattr(chunks, "REKEY_AFTER_CHUNKS", 4)
+    sealer, heard = ChunkSealer(KEY), Heard()
     for _ in range(20):
         heard.feed(sealer.seal(a_segment(1)))
     assert len(heard.segments) == 20
@@ -98,7 +96,7 @@ def test_the_key_changes_with_record_65536_and_not_later(monkeypatch: pytest.Mon
         assert len(heard.segments) == number
     with pytest.raises(RemoteProtocolError) as refused:
         heard.feed(framed(late.seal(a_segment(1))))
-    assert refused.value.reason == "BadRecord"
+    assert refused.value.reason == "BadChunk"
 
 
 def framed(sealed: bytes) -> bytes:
@@ -108,13 +106,13 @@ def framed(sealed: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "tag"),
     [
-        pytest.param(b"", PLAIN_TAG, id="an empty record"),
-        pytest.param(b"", REKEY_TAG, id="an empty record that changes the key"),
-        pytest.param(b"x", LAST_TAG, id="a last record with content"),
+        pytest.param(b"", PLAIN_TAG, id="an empty chunk"),
+        pytest.param(b"", REKEY_TAG, id="an empty chunk that changes the key"),
+        pytest.param(b"x", LAST_TAG, id="a last chunk with content"),
         pytest.param(b"x", 1, id="a tag that links do not use"),
     ],
 )
-def test_a_record_that_only_the_peer_can_have_made_is_its_fault(content: bytes, tag: int) -> None:
+def test_a_chunk_that_only_the_peer_can_have_made_is_its_fault(content: bytes, tag: int) -> None:
     sealing = StreamSealer(KEY)
     with pytest.raises(RemoteProtocolError) as refused:
         Heard().feed(sealing.header + framed(sealing.seal(content, tag)))
@@ -122,7 +120,7 @@ def test_a_record_that_only_the_peer_can_have_made_is_its_fault(content: bytes, 
 
 
 def test_memory_of_a_link_is_bounded_and_small_while_it_is_quiet() -> None:
-    heard, sealer = Heard(), RecordSealer(KEY)
+    heard, sealer = Heard(), ChunkSealer(KEY)
     heard.feed(sealer.seal(a_segment(10)))
     assert len(heard.reader._view) == RESTING_BYTES
     heard.feed(sealer.seal(bytes.fromhex("0000000100010001ff") * 5_000))
