@@ -105,9 +105,9 @@ class Path:
             while len(self.network.connections) <= count:
                 for bearer in self.ends():
                     bearer.close()  # a link that has come back meanwhile
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)
         self.network.meddle = untouched
-        path = self.network.connections[-1]
+        path = self.network.connections[count]
         await until(lambda: self.is_linked or path.bearer.is_over, BACK_WITHIN_S)
         ends = self.ends()
         if self.is_linked:
