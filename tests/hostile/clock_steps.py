@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from tests.hostile.faketime import FakeClock
 from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
+from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
 from tests.worlds.dmq.node_processes import ending
 
 STEPS_BACK_S = (600, 86_400)
@@ -25,6 +27,7 @@ SKEW_ALLOWED_S = 5
 STARTS_WITH_CLOCK_BEHIND_S = 3_600
 SHORT_LIFE_S = 60
 LONG_LIFE_S = 1_500
+DAY_S = 86_400
 FORWARD_S = 120
 """Far enough for the short-lived to expire, not for the others."""
 EXPIRED = [2, [2]]
@@ -112,6 +115,71 @@ def _refuses_to_start(victim: Victim) -> list[str]:
         victim._log_offset = 0
         return [] if named else ["the node did not say why it refused its clock"]
     return ["the node started with a clock more than an hour behind its stored time"]
+
+
+def day_ahead(messages: int) -> tuple[Figure, list[str]]:
+    """A clock goes a day ahead under a running node, which accepts messages by it, and comes back: nothing is lost by that.
+    Then a node starts with such a clock: the way back is a command, and lets no replay in."""
+    faults: list[str] = []
+    with tempfile.TemporaryDirectory() as name:
+        clock = FakeClock(Path(name) / "clock")
+        pool = Forger()
+        stakes = write_stakes(Path(name) / "pools.json", [(pool, 1)])
+        victim = Victim(Path(name) / "node", stakes, environment=clock.environment)
+        with ending([victim]):
+            victim.start()
+            held = [message(pool, lives_s=LONG_LIFE_S) for _ in range(messages)]
+            faults += _odd(victim, held, [1], "a good message")
+            clock.step(DAY_S)
+            early = [message(pool, lives_s=DAY_S + SHORT_LIFE_S) for _ in range(messages)]
+            faults += _odd(victim, early, [1], "a message of the wrong day")
+            if "went ahead" not in str(asyncio.run(victim.status())["parts"]["clock"]):
+                faults.append("no alert while the clock is a day ahead")
+            clock.step(-DAY_S)
+            faults += _odd(victim, held + early, HELD, "a replay with the clock right again")
+            honest = [message(pool, lives_s=LONG_LIFE_S) for _ in range(messages)]
+            faults += _odd(victim, honest, [1], "a good message with the clock right again")
+            victim.terminate()
+            victim.start()
+            faults += _odd(victim, held + early + honest, HELD, "a replay after a restart")
+            victim.terminate()
+
+            clock.step(DAY_S)
+            victim.start()
+            late = [message(pool, lives_s=DAY_S + SHORT_LIFE_S) for _ in range(messages)]
+            faults += _odd(victim, late, [1], "a message to a node that starts with a wrong clock")
+            victim.terminate()
+            clock.step(-DAY_S)
+            faults += _refuses_to_start(victim)
+            command = [*COMMAND, "node", "clock", "--data", str(victim.folder), "--recover"]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+            if done.returncode or "ahead of this machine's clock" not in done.stdout:
+                faults.append(f"the command ended with {done.returncode}: {done.stdout}{done.stderr}")
+            victim.start()
+            again = asyncio.run(_submitted(victim, held + early + honest + late))
+            if accepted := again.count([1]):
+                faults.append(f"{accepted} replays were accepted after the recovery")
+            faults += _taken_soon(victim, pool)
+            victim.terminate()
+            faults += [f"the node logged {line}" for line in victim.faults_of_its_own()[:3]]
+    figure: Figure = {
+        "promise": "S4",
+        "target": "live clock a day ahead, and back",
+        "replays": 8 * messages,
+        "replays_accepted": sum("replay" in fault for fault in faults),
+        "failures": len(faults),
+    }
+    return figure, faults
+
+
+def _taken_soon(victim: Victim, pool: Forger) -> list[str]:
+    """After the recovery, messages with the longest life are taken within seconds."""
+    until = time.monotonic() + ARRIVES_WITHIN_S
+    while time.monotonic() < until:
+        if asyncio.run(_submitted(victim, [message(pool, lives_s=1_799)])) == [[1]]:
+            return []
+        time.sleep(1.0)
+    return ["no message is taken after the recovery"]
 
 
 # S5

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.hostile.clock_steps import skewed, stepping
+from tests.hostile.clock_steps import day_ahead, skewed, stepping
 from tests.hostile.disk_shim import NotToBeHad
 from tests.hostile.storms import Figure
 
@@ -26,6 +26,10 @@ def played(scenario: Callable[[], tuple[Figure, list[str]]]) -> list[str]:
 @pytest.mark.parametrize("back_s", [600, 86_400])
 def test_a_clock_that_is_set_back_lets_no_replay_in(back_s: int) -> None:
     assert not played(lambda: stepping(back_s, MESSAGES, waits_for_sweep=False))
+
+
+def test_a_clock_that_is_a_day_ahead_costs_no_day_and_lets_no_replay_in() -> None:
+    assert not played(lambda: day_ahead(MESSAGES))
 
 
 @pytest.mark.parametrize("skew_s", [5, -5, -30])

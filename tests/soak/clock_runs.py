@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rigs.results import Result, result, result_of
-from tests.hostile.clock_steps import SKEWS_S, STEPS_BACK_S, skewed, stepping
+from tests.hostile.clock_steps import SKEWS_S, STEPS_BACK_S, day_ahead, skewed, stepping
 from tests.hostile.disk_shim import NotToBeHad
 from tests.simulation import skews
 from tests.soak.runs import Run
@@ -23,6 +23,9 @@ def clocks(run: Run) -> Iterator[Result]:
                 figure, faults = stepping(back_s, run.inputs or REPLAYS, waits_for_sweep=waits_for_sweep)
                 how = "by a running node" if waits_for_sweep else "across a restart"
                 yield result_of(figure, f"tests/hostile/clock_steps.py: set back {back_s:,} s {how}", faults)
+        run.say("a live clock a day ahead, and back")
+        figure, faults = day_ahead(run.inputs or REPLAYS)
+        yield result_of(figure, "tests/hostile/clock_steps.py: a day ahead, and back", faults)
         for skew_s in SKEWS_S:
             run.say(f"a live skew of {skew_s} s")
             figure, faults = skewed(skew_s)

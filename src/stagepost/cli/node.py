@@ -61,6 +61,44 @@ def dmq(context: click.Context, /, **given: Any) -> None:
     context.exit(run_process(config, recorded))
 
 
+@node.command()
+@click.option(
+    "--data",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder of a DMQ node that does not run.",
+)
+@click.option("--recover", is_flag=True, help="Set the stored time to the present.")
+def clock(data: Path, recover: bool) -> None:
+    """Compare the time in a DMQ node's store with this machine's clock, and recover from a clock that was ahead.
+
+    When a clock that was ahead is corrected, the node refuses every message as expired until the stored time has come.
+    With --recover the stored time becomes the present. No message is accepted twice: for 30 minutes the node refuses
+    messages that expire within 30 minutes after the recovery.
+
+    \b
+    Example:
+      stagepost node clock --data stagepost-data
+      stagepost node clock --data stagepost-data --recover
+    """
+    import asyncio
+
+    from stagepost.dmq.node.stored_time import stored_time
+    from stagepost.ground.loop.clock import SystemClock
+
+    found = asyncio.run(stored_time(data, SystemClock().unix_s(), recover=recover))
+    side = "ahead of" if found.ahead_s > 0 else "behind"
+    click.echo(
+        f"stored time: {abs(found.ahead_s):.0f} s {side} this machine's clock; {found.messages} messages, "
+        f"{found.later} of them from later than now"
+    )
+    if recover:
+        click.echo(
+            "the stored time is the present now; messages that expire within 30 minutes are refused as not ready"
+        )
+
+
 def _port_given(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
     if value == "off":
         return None

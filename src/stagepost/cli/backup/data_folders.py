@@ -22,7 +22,7 @@ from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE
 from stagepost.dmq.keys import key_files
 from stagepost.dmq.node import stored_messages
 from stagepost.dmq.node.cardano_source import STAKE_FILE
-from stagepost.dmq.node.main import MESSAGES_FILE
+from stagepost.dmq.node.stored_messages import MESSAGES_FILE
 from stagepost.errors import ConfigError
 from stagepost.full_node.kafka import NOTE_FILE as KAFKA_FILE
 from stagepost.full_node.local_server import SOCKET_FILE

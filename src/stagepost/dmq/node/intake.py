@@ -210,7 +210,7 @@ class Intake:
         if claimed:
             if not self._claimed:
                 asyncio.get_running_loop().call_soon(self._verify_claimed)
-            self._claimed.append(_Batch(offer, messages, claimed, keys, pool_ids, unix_s, mono_s))
+            self._claimed.append(_Batch(offer, messages, claimed, keys, pool_ids, self.clock.sure_s, mono_s))
         if not offer.unsettled:
             self._finish(offer)
 
@@ -375,7 +375,7 @@ class Intake:
 
     def sweep(self) -> list[MempoolEntry]:
         """Forget expired messages, when they have expired by clocks that are behind ours, too."""
-        now = self.clock.unix_s()
+        now = self.clock.sure_s
         gone = self._mempool.expire(now - self._validator.rules.skew_s)
         if gone:
             self._store.forget(gone, now)
@@ -393,7 +393,7 @@ class Intake:
             wait_s = SWEEP_WAIT_MAX_S
             if self._swept_until is not None:
                 due = self._swept_until + self._validator.rules.skew_s
-                wait_s = min(SWEEP_WAIT_MAX_S, max(0.0, due - self.clock.unix_s()))
+                wait_s = min(SWEEP_WAIT_MAX_S, max(0.0, due - self.clock.sure_s))
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._expires_sooner.wait()

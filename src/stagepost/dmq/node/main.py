@@ -24,7 +24,7 @@ from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.node.peer_link import OnSupplied
 from stagepost.dmq.node.pools_file import PoolsFile
 from stagepost.dmq.node.status import DmqNodeStatus
-from stagepost.dmq.node.stored_messages import SqliteStore
+from stagepost.dmq.node.stored_messages import MESSAGES_FILE, SqliteStore
 from stagepost.dmq.pools import PoolSource
 from stagepost.errors import ConfigError, StagepostError
 from stagepost.ground.files.data_folder import DataFolder, restored_note
@@ -37,7 +37,6 @@ from stagepost.ground.telemetry.status_server import serve_metrics, serve_status
 
 STOP_WITHIN_S = 8.0
 """Seconds for the node to end its connections; closing store and threads then fits into the ten seconds."""
-MESSAGES_FILE = "messages.sqlite"
 SIGNALS = {signal.SIGTERM: 0, signal.SIGINT: 130}
 """Exit status of the process after each signal."""
 

@@ -159,10 +159,11 @@ def restore(
         expires_at = entry.message.expires_at
         if expires_at <= over:
             expired.append(entry)
-        elif expires_at >= too_far:
+        elif expires_at >= too_far and accept_stored_time:
             unkept.append(entry)
         else:
-            # Even beyond a limit that was lowered meanwhile: accepted is accepted.
+            # Even beyond a limit that was lowered meanwhile, or from a time when the clock was ahead: accepted is accepted,
+            # and must not be accepted once more when its time comes.
             mempool.insert(entry)
     mempool.skip_to(state.index_max)
     if expired or unkept:

@@ -23,6 +23,7 @@ from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.pools import PoolSource
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.ground.crypto.hashing import format_pool_id
+from stagepost.ground.loop.clock import BELIEVED_AFTER_S, FlooredClock
 from stagepost.ground.telemetry.status import DmqNodePage, HeldMessage, HeldMessages, PoolsStatus
 
 CLOCK_BEHIND_MAX_S = 5.0
@@ -55,6 +56,21 @@ class NodeView(Protocol):
     def equivocations(self) -> Equivocations: ...
 
     def status(self) -> DmqNodePage: ...
+
+
+def clock_fault(clock: FlooredClock) -> str | None:
+    """Return what is wrong with the time of this machine, or what was; None if nothing is."""
+    if clock.lead_s:
+        return (
+            f"this machine's clock went ahead by {clock.lead_s:.0f} s at once; if that is wrong, correct it within "
+            f"{BELIEVED_AFTER_S / 60:.0f} minutes"
+        )
+    if clock.behind_s > CLOCK_BEHIND_MAX_S:
+        return (
+            f"this machine's clock was set back by {clock.behind_s:.0f} s, and messages look expired until it has caught up; "
+            "if it was ahead before, stop the node and run `stagepost node clock --recover`"
+        )
+    return None
 
 
 class DmqNodeStatus:
@@ -116,13 +132,10 @@ class DmqNodeStatus:
         return self._metrics.render() + published_metrics(self._published_prefix, self._messages, gauges)
 
     def readiness(self) -> Mapping[str, str | None]:
-        behind_s = self._node.intake.clock.behind_s
         return {
             "store": self._store.fault,
             "pools": self._pools.not_ready_reason,
-            "clock": None
-            if behind_s <= CLOCK_BEHIND_MAX_S
-            else f"this machine's clock was set back by {behind_s:.0f} s",
+            "clock": clock_fault(self._node.intake.clock),
         }
 
     def status(self) -> DmqNodePage:

@@ -37,6 +37,7 @@ from stagepost.ground.storage.tables import (
     checksum_of,
 )
 
+MESSAGES_FILE = "messages.sqlite"
 WHAT = "message store"
 
 

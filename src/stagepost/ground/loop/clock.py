@@ -72,16 +72,26 @@ class LoopClock:
         self._offset_s += by_s
 
 
+LEAD_MAX_S = 300.0
+"""Seconds by which the wall clock may go ahead at once and still be believed; the floor is never lifted further at once."""
+BELIEVED_AFTER_S = 900.0
+"""Seconds after which a wall clock that went further ahead is believed all the same: a machine that stood still is right."""
+
+
 class FlooredClock:
     """Clock that never shows a time before its floor: if the clock beneath is set back, this one stands still
     until that has caught up.
 
-    Messages that expired must stay expired, or the node would accept a replay. Standing still ends by itself.
+    Messages that expired must stay expired, or the node would accept a replay. Standing still ends by itself. A wall clock
+    that suddenly goes far ahead may be wrong, and a floor there would refuse every message until then. So what is written
+    or forgotten for good goes by `sure_s`, which follows such a clock by `LEAD_MAX_S` only, until `BELIEVED_AFTER_S` are over.
     """
 
     def __init__(self, base: Clock) -> None:
         self._base = base
         self._floor_unix_s = 0.0
+        self._offset_s = base.unix_s() - base.mono_s()
+        self._leads_since: float | None = None
 
     def unix_s(self) -> float:
         return max(self._base.unix_s(), self._floor_unix_s)
@@ -92,6 +102,26 @@ class FlooredClock:
     def raise_floor(self, unix_s: float) -> None:
         """Raise the floor to `unix_s`; a lower value than the present floor changes nothing."""
         self._floor_unix_s = max(self._floor_unix_s, unix_s)
+
+    @property
+    def lead_s(self) -> float:
+        """Seconds by which the clock beneath went ahead at once, as long as that is not believed; 0 in normal operation."""
+        mono_s = self._base.mono_s()
+        offset_s = self._base.unix_s() - mono_s
+        lead_s = offset_s - self._offset_s
+        if lead_s > LEAD_MAX_S:
+            if self._leads_since is None:
+                self._leads_since = mono_s
+            if mono_s - self._leads_since < BELIEVED_AFTER_S:
+                return lead_s
+        self._offset_s, self._leads_since = offset_s, None
+        return 0.0
+
+    @property
+    def sure_s(self) -> float:
+        """Return the time for what cannot be taken back: never before the floor, and not far ahead at once."""
+        surplus_s = max(0.0, self.lead_s - LEAD_MAX_S)
+        return max(self._base.unix_s() - surplus_s, self._floor_unix_s)
 
     @property
     def behind_s(self) -> float:

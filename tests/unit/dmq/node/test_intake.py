@@ -17,11 +17,12 @@ from stagepost.dmq.mempool import Mempool, MempoolEntry, MempoolLimits
 from stagepost.dmq.message import FIVE_ONLY, DmqMessage
 from stagepost.dmq.node.intake import Intake
 from stagepost.dmq.node.memory_store import MemoryDisk, MemoryStore
+from stagepost.dmq.node.status import clock_fault
 from stagepost.dmq.outcome import ACCEPTED, Accepted, Outcome, Rejected
 from stagepost.dmq.validation import MessageValidator, ValidationRules, rules_for
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.crypto.bounded_cache import BoundedCache
-from stagepost.ground.loop.clock import FlooredClock, LoopClock, SystemClock
+from stagepost.ground.loop.clock import BELIEVED_AFTER_S, LEAD_MAX_S, FlooredClock, LoopClock, SystemClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import (
     Errand,
@@ -340,9 +341,9 @@ async def test_sweeps_come_when_something_expires() -> None:
 async def test_a_clock_that_is_set_forward_is_noticed_by_the_sweeper() -> None:
     node = Node()
     sweeping = asyncio.create_task(node.intake.expire_loop())
-    await node.submit(Signer().sign(1, expires_at=NOW + 500))
+    await node.submit(Signer().sign(1, expires_at=NOW + 200))
     await asyncio.sleep(1)
-    node.clock.step(1_000)
+    node.clock.step(250)
 
     await asyncio.sleep(10)
 
@@ -672,5 +673,58 @@ def test_closing_waits_for_what_is_being_written() -> None:
         await node.intake.close()
         with pytest.raises(StorageError):
             MemoryStore(node.disk)
+
+    run_in_virtual_time(main())
+
+
+def test_a_clock_that_goes_far_ahead_at_once_lifts_the_floor_by_five_minutes_until_it_is_believed() -> None:
+    async def main() -> None:
+        base = LoopClock(NOW)
+        clock = FlooredClock(base)
+        base.step(LEAD_MAX_S)
+        assert (clock.lead_s, clock.sure_s) == (0.0, NOW + LEAD_MAX_S), "a step up to the limit is believed"
+        base.step(86_400)
+        assert (clock.unix_s(), clock.lead_s) == (base.unix_s(), 86_400)
+        assert clock.sure_s == NOW + 2 * LEAD_MAX_S
+        await asyncio.sleep(BELIEVED_AFTER_S - 1)
+        assert clock.sure_s == base.unix_s() - 86_400 + LEAD_MAX_S
+        await asyncio.sleep(1)
+        assert (clock.sure_s, clock.lead_s) == (base.unix_s(), 0.0), "a machine that stood still is right"
+        base.step(86_400)
+        assert clock.lead_s == 86_400
+        base.step(-86_400)
+        await asyncio.sleep(BELIEVED_AFTER_S)
+        assert (clock.lead_s, clock.sure_s) == (0.0, base.unix_s()), "it came back in time"
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("stays_s", [60, 3_600])
+def test_a_message_accepted_while_the_clock_is_a_day_ahead_costs_others_no_day(stays_s: int) -> None:
+    async def main() -> None:
+        node = Node()
+        held = Signer().sign(1, expires_at=NOW + 1_500)
+        assert await node.submit(held) == [None]
+        node.clock.step(86_400)
+        early = Signer(1).sign(1, expires_at=NOW + 86_400 + 60)
+        assert await node.submit(early) == [None]
+        sweeping = asyncio.create_task(node.intake.expire_loop())
+        await asyncio.sleep(stays_s)
+        sweeping.cancel()
+        node.clock.step(-86_400)
+        fresh = Signer(2).sign(1, expires_at=NOW + stays_s + 1_500)
+        is_believed = stays_s >= BELIEVED_AFTER_S
+        assert await node.submit(fresh) == [ErrorCode.MSG_EXPIRED if is_believed else None]
+        assert await node.submit(held) != [None]
+        assert await node.submit(early) != [None]
+        assert (node.intake.clock.behind_s > LEAD_MAX_S) is is_believed
+        assert "--recover" in str(clock_fault(node.intake.clock)), "while the clock stands still"
+        if not is_believed:
+            await node.store.close()
+            again = node.again()
+            assert again.restored.messages == 3, (
+                "what came by the wrong clock is kept: it must not come again"
+            )
+            assert await again.submit(early) == [ErrorCode.MSG_DUPLICATE]
 
     run_in_virtual_time(main())

@@ -190,7 +190,9 @@ def test_a_clock_that_was_set_back_is_told_beyond_the_tolerance(pools: PoolsFile
         assert node.told.readiness()["clock"] is None
 
         node.clock.step(-100)
-        assert node.told.readiness()["clock"] == "this machine's clock was set back by 105 s"
+        assert str(node.told.readiness()["clock"]).startswith(
+            "this machine's clock was set back by 105 s, and"
+        )
 
     with_node(pools, test)
 
