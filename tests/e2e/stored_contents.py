@@ -32,9 +32,9 @@ from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.receipt import Receipt
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import FileTopic, open_topic, topic_names
 from stagepost.topics.log.positions import group_names, read_positions
+from stagepost.topics.session_records import load_sets
 from stagepost.validator.receipts import Statements
 from stagepost.validator.session_store import open_session_store
 
@@ -294,7 +294,7 @@ def full_node_contents(folder: Path) -> Values:
     return {
         "chain": chain_contents(folder / "chain"),
         "topics": topics_contents(folder),
-        "validator_sets": sets_document(ValidatorSets.load(folder / SETS_FILE)),
+        "validator_sets": sets_document(load_sets(folder)),
         "inbox": inbox_contents(folder / "inbox"),
     }
 

@@ -46,10 +46,10 @@ def export(data: Path, out: str) -> None:
 
     from stagepost.errors import StorageError
     from stagepost.full_node.known_sets import sets_document
-    from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+    from stagepost.topics.session_records import load_sets
 
     # Read and written anew, so that nobody is given a file that nobody can use.
-    found = ValidatorSets.load(data / SETS_FILE)
+    found = load_sets(data)
     content = json.dumps(sets_document(found), indent=1) + "\n"
     if out == "-":
         sys.stdout.write(content)

@@ -162,10 +162,10 @@ def _verify_receipts(source: str, sets_path: Path, *, as_json: bool) -> int:
 
     from stagepost.remp.receipts.receipt import Quarantined
     from stagepost.remp.receipts.status_records import check_record
-    from stagepost.remp.validator_sets import ValidatorSets
+    from stagepost.topics.session_records import load_sets
     from stagepost.trace.reading import dump_records
 
-    sets = ValidatorSets.load(sets_path)
+    sets = load_sets(sets_path)
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     # Digests: the bytes themselves of millions of receipts would be ten times as much.

@@ -20,8 +20,9 @@ from stagepost.full_node.running import CHAIN_FOLDER, RunningFullNode
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.topics.log.file_topic import create_topic
+from stagepost.topics.session_records import load_sets
 from stagepost.topics.topic import Record, TopicReader, TopicWriter
 
 LOOK_EVERY_S = 0.05
@@ -124,7 +125,7 @@ class ProcessFront:
 
     @property
     def sets(self) -> ValidatorSets:
-        return ValidatorSets.load(self._data / SETS_FILE)
+        return load_sets(self._data)
 
     @property
     def linked(self) -> int | None:

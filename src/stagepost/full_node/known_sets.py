@@ -1,9 +1,9 @@
-"""Validators that may sign receipts: the sessions of a chain one after the other, kept as the validator-sets file."""
+"""Validators that may sign receipts now: the latest sessions of a chain, as a full node judges receipts by them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from stagepost.errors import StorageError
 from stagepost.full_node.network import NetworkMember
 from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.wire.tl import key_id
-from stagepost.remp.hex_text import SHARD_DIGITS
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.validator_sets import (
     MESSAGE_TIMEOUT_MS,
@@ -22,15 +21,24 @@ from stagepost.remp.validator_sets import (
     SetMember,
     ValidatorSets,
 )
+from stagepost.topics.session_records import session_document
 
 FILE_MODE = 0o644
 CLOCKS_DIFFER_MS = 5_000
 """Milliseconds by which the time of the master block that begins a session may be ahead of a validator's clock."""
 
 
+KEPT_MS = 24 * 3_600 * 1_000
+"""Milliseconds for which a session stays in memory after its end; the topic of sessions keeps it for ever."""
+
+
+SESSIONS_LOOKED_AT_MIN = 512
+"""Sessions in memory among which none is looked for that may be forgotten; later, when their number has doubled."""
+
+
 class KnownSets:
-    """Sessions and full nodes whose receipts count. Sessions are never forgotten: receipts are checked years later.
-    For `message_timeout_ms` after the end of a session its validators may still report its messages."""
+    """Sessions and full nodes whose receipts count now. For `message_timeout_ms` after the end of a session its validators
+    may still report its messages. `sets` is one object, which changes at a switch of sessions."""
 
     def __init__(
         self,
@@ -39,51 +47,67 @@ class KnownSets:
         message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
         members: Iterable[NetworkMember] = (),
     ) -> None:
-        self._names: dict[bytes, str] = {}
-        self._addresses: dict[bytes, str] = {}
-        self._full_nodes: dict[bytes, bytes] = {key_id(key): key for key in full_nodes}
+        self.sets = ValidatorSets({key_id(key): key for key in full_nodes}, (), message_timeout_ms)
+        self.message_timeout_ms = message_timeout_ms
+        self._changed: dict[bytes, Session] = {}
+        self._count_kept = SESSIONS_LOOKED_AT_MIN
         for member in members:
             self.add_member(member)
-        self._sessions: dict[bytes, Session] = {}
-        self.message_timeout_ms = message_timeout_ms
 
     def add_member(self, member: NetworkMember) -> None:
         """Know the name and address of a member, and believe a full node."""
         own_id = key_id(member.key)
-        self._names[own_id] = member.name[:NAME_CHARACTERS_MAX]
-        self._addresses[own_id] = member.host[:NAME_CHARACTERS_MAX]
+        self.sets.names[own_id] = member.name[:NAME_CHARACTERS_MAX]
+        self.sets.addresses[own_id] = member.host[:NAME_CHARACTERS_MAX]
         if not member.is_validator:
-            self._full_nodes[own_id] = member.key
+            self.sets.full_nodes[own_id] = member.key
 
     def add(self, sets: ValidatorSets) -> None:
         """Add what an earlier life has written."""
-        self._full_nodes.update(sets.full_nodes)
-        self._names = sets.names | self._names
-        self._addresses = sets.addresses | self._addresses
-        self._sessions.update(sets.sessions)
+        self.sets.full_nodes.update(sets.full_nodes)
+        for known, earlier in ((self.sets.names, sets.names), (self.sets.addresses, sets.addresses)):
+            for identifier, text in earlier.items():
+                known.setdefault(identifier, text)
+        for session in sets.sessions.values():
+            self.sets.enter(session)
 
     def began(self, sessions: Iterable[LedgerSession]) -> None:
         for session in sessions:
-            known = self._sessions.get(session.session_id)
+            known = self.sets.sessions.get(session.session_id)
             if known is None or known.to_ms is None:
-                self._sessions[session.session_id] = session_of(session)
+                self._enter(session_of(session))
 
     def ended(self, session_ids: Iterable[bytes], now_ms: int) -> None:
+        """Give sessions their end. Now and then forget those that ended `KEPT_MS` ago: no receipt of theirs can count any
+        more."""
         for session_id in session_ids:
-            session = self._sessions.get(session_id)
+            session = self.sets.sessions.get(session_id)
             if session is not None and session.to_ms is None:
-                to_ms = now_ms + self.message_timeout_ms
-                self._sessions[session_id] = msgspec.structs.replace(session, to_ms=to_ms)
+                self._enter(msgspec.structs.replace(session, to_ms=now_ms + self.message_timeout_ms))
+        if len(self.sets.sessions) > 2 * self._count_kept:
+            self.sets.forget_before(now_ms - KEPT_MS)
+            self._count_kept = max(SESSIONS_LOOKED_AT_MIN, len(self.sets.sessions))
+
+    def _enter(self, session: Session) -> None:
+        if self.sets.sessions.get(session.session_id) != session:
+            self._changed[session.session_id] = session
+            self.sets.enter(session)
+
+    def take_changed(self) -> list[Session]:
+        """Return the sessions that have begun or ended since the last call; readers learn of them by these."""
+        changed, self._changed = self._changed, {}
+        return list(changed.values())
 
     @property
-    def sets(self) -> ValidatorSets:
-        sets = ValidatorSets(self._full_nodes, list(self._sessions.values()), self.message_timeout_ms)
-        sets.names, sets.addresses = self._names, self._addresses
+    def without_sessions(self) -> ValidatorSets:
+        sets = ValidatorSets(self.sets.full_nodes, (), self.message_timeout_ms)
+        sets.names, sets.addresses = self.sets.names, self.sets.addresses
         return sets
 
     def write(self, path: Path) -> None:
-        """Replace the file at `path`: readers see the old file or the new one."""
-        content = json.dumps(sets_document(self.sets), indent=1).encode() + b"\n"
+        """Replace the file at `path` by one without sessions: these are on their topic. Readers see the old file or the
+        new one."""
+        content = json.dumps(sets_document(self.without_sessions), indent=1).encode() + b"\n"
         try:
             replace_file(path, content, FILE_MODE)
         except OSError as error:
@@ -116,32 +140,11 @@ def sets_document(sets: ValidatorSets) -> Mapping[str, Any]:
             {"public_key": public_key.hex(), "key_id": identifier.hex()}
             for identifier, public_key in sets.full_nodes.items()
         ],
-        "sessions": _sessions(list(sets.sessions.values())),
+        "sessions": [
+            session_document(one) for one in sorted(sets.sessions.values(), key=lambda one: one.age_key)
+        ],
         "members": [
             {"key_id": identifier.hex(), "name": name, "address": sets.addresses.get(identifier)}
             for identifier, name in sets.names.items()
         ],
     }
-
-
-def _sessions(sessions: Sequence[Session]) -> list[dict[str, Any]]:
-    return [
-        {
-            "session_id": session.session_id.hex(),
-            "wc": session.workchain,
-            "shard": f"{session.shard:0{SHARD_DIGITS}x}",
-            "catchain_seqno": session.catchain_seqno,
-            "from_ms": session.from_ms,
-            "to_ms": session.to_ms,
-            "validators": [
-                {
-                    "index": one.index,
-                    "public_key": one.public_key.hex(),
-                    "key_id": one.key_id.hex(),
-                    "weight": one.weight,
-                }
-                for one in session.validators
-            ],
-        }
-        for session in sorted(sessions, key=lambda one: one.age_key)
-    ]

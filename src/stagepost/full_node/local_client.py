@@ -48,10 +48,10 @@ from stagepost.remp.links.local_intake import (
 from stagepost.remp.links.specs import LinkProtocol, expect_link_protocol, open_link_protocol
 from stagepost.remp.message import MESSAGE_BYTES_MAX
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
-from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.remp.verdict.verdict import Verdict
+from stagepost.topics.session_records import load_sets
 
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}
@@ -431,7 +431,7 @@ class ExternalMessages:
                 advice="check the id, and that this is the right full node",
                 message_id=message_id,
             )
-        sets = await asyncio.to_thread(ValidatorSets.load, self._sets_path)
+        sets = await asyncio.to_thread(load_sets, self._sets_path)
         return trace_of(message_id, records, sets, told.as_of_ms)
 
     async def close(self) -> None:

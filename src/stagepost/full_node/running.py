@@ -45,6 +45,7 @@ from stagepost.full_node.network import FILE_MODE, MEMBERS_EVERY_S, RempNetwork,
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
+from stagepost.full_node.session_log import SessionLog
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts
@@ -59,7 +60,7 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, SETS_FILE
 from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.log.file_topic import create_topic
@@ -105,8 +106,7 @@ class RunningFullNode:
             message_timeout_ms=message_timeout_ms,
             members=network.members,
         )
-        if (data / SETS_FILE).exists():
-            known_sets.add(ValidatorSets.load(data / SETS_FILE))
+        self._session_log = SessionLog(data, int(end.clock.unix_s() * 1_000), known_sets, _disk_refused)
         genesis = network.chain
         store = open_chain_store(
             data / CHAIN_FOLDER, genesis, has_archive=True, archive_keep_ms=chain_keep_ms
@@ -153,7 +153,7 @@ class RunningFullNode:
             end.clock,
             Random(end.random.getrandbits(64)),
             on_status=self._heard,
-            sets_changed=lambda sets: self._owed.do(SETS_FILE, lambda: sets.write(data / SETS_FILE)),
+            sets_changed=self._session_log.changed,
             complain=self._complain,
             verifier=self._verifier,
             disk_fault=lambda: self.disk_fault,
@@ -167,12 +167,19 @@ class RunningFullNode:
     @property
     def disk_fault(self) -> StorageError | None:
         """Return why the data folder cannot be written now; None while every write goes well."""
-        return self.statuses.fault or self.follower.store.fault or self.proofs.fault or self._owed.fault
+        return (
+            self.statuses.fault
+            or self.follower.store.fault
+            or self.proofs.fault
+            or self._owed.fault
+            or self._session_log.fault
+        )
 
     def start(self) -> None:
         now_ms = int(self._clock.unix_s() * 1_000)
         full_nodes = {self.full_node.source_id, *self.full_node.sets.full_nodes}
         life_ms = 2 * self._message_timeout_ms
+        self._owed.do(SETS_FILE, lambda: self.full_node.known_sets.write(self.data / SETS_FILE))
         self.full_node.start(earlier_life(self._topic.reader(), now_ms, life_ms, full_nodes))
         configuration = self.follower.ledger.master.configuration
         self.proofs.start(self._proofs_topic.reader(), now_ms - 2 * configuration.remembered_ms)
@@ -191,6 +198,7 @@ class RunningFullNode:
             self.follower.add_member(member.key)
             self._overlay.add_member(LinkMember(member.key, member.address))
             self.full_node.add_member(member)
+            self._owed.do(SETS_FILE, lambda: self.full_node.known_sets.write(self.data / SETS_FILE))
             if member.is_validator:
                 self._validators[member.key] = member.address
                 self.links.set_validators(self._validators)
@@ -292,6 +300,7 @@ class RunningFullNode:
         await self._verifier.close()
         await self.statuses.close()
         await self.proofs.close()
+        await self._session_log.close()
         self._owed.close()
         if self.kafka is not None:
             await self.kafka.close()

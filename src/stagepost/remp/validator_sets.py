@@ -51,7 +51,7 @@ class SetMember(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
-class Session(msgspec.Struct, frozen=True):
+class Session(msgspec.Struct, frozen=True, gc=False):
     """A validator subset at work for one shard. Its window is [from_ms, to_ms), open where a bound is None."""
 
     session_id: bytes
@@ -106,8 +106,8 @@ class ValidatorSets:
         self.names: dict[bytes, str] = {}
         self.addresses: dict[bytes, str] = {}
         self.message_timeout_ms = message_timeout_ms
-        self._memberships: dict[bytes, dict[bytes, Membership]] = {}
-        # Of all sessions, and by key id; each is made when it is asked for first.
+        # Of all sessions by key id, and indexes of their windows; each is made when it is asked for first.
+        self._memberships: dict[bytes, dict[bytes, Membership]] | None = None
         self._windows: WindowIndex[Session] | None = None
         self._windows_of: dict[bytes, WindowIndex[Membership]] = {}
         for session in sessions:
@@ -121,22 +121,47 @@ class ValidatorSets:
         self.sessions[session.session_id] = session
         if self._windows is not None:
             self._windows.enter(session.window, session)
+        if self._memberships is not None:
+            self._enter_memberships(session, self._memberships)
+
+    def _enter_memberships(self, session: Session, memberships: dict[bytes, dict[bytes, Membership]]) -> None:
         for validator in session.validators:
             membership = session, validator
-            self._memberships.setdefault(validator.key_id, {})[session.session_id] = membership
+            memberships.setdefault(validator.key_id, {})[session.session_id] = membership
             if (known := self._windows_of.get(validator.key_id)) is not None:
                 known.enter(session.window, membership)
+
+    def leave(self, session_id: bytes) -> None:
+        """Forget a session, if it is known."""
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            self._leave(session)
+
+    def forget_before(self, time_ms: int) -> None:
+        """Forget the sessions that ended until `time_ms`."""
+        kept = {
+            session_id: one
+            for session_id, one in self.sessions.items()
+            if one.to_ms is None or one.to_ms > time_ms
+        }
+        if len(kept) < len(self.sessions):
+            self.sessions = kept
+            self._memberships = self._windows = None
+            self._windows_of.clear()
 
     def _leave(self, session: Session) -> None:
         if self._windows is not None:
             self._windows.remove(session.window, session)
+        memberships = self._memberships
+        if memberships is None:
+            return
         for validator in session.validators:
-            of_key = self._memberships[validator.key_id]
+            of_key = memberships[validator.key_id]
             membership = of_key.pop(session.session_id)
             if (known := self._windows_of.get(validator.key_id)) is not None:
                 known.remove(session.window, membership)
             if not of_key:
-                del self._memberships[validator.key_id]
+                del memberships[validator.key_id]
 
     @classmethod
     def load(cls, path: StrPath) -> ValidatorSets:
@@ -157,7 +182,14 @@ class ValidatorSets:
 
     def memberships(self, source_id: bytes) -> Mapping[bytes, Membership]:
         """Return the sessions that a validator's key belongs to, by their ids."""
-        return self._memberships.get(source_id, {})
+        return self._known_memberships().get(source_id, {})
+
+    def _known_memberships(self) -> dict[bytes, dict[bytes, Membership]]:
+        if self._memberships is None:
+            self._memberships = {}
+            for session in self.sessions.values():
+                self._enter_memberships(session, self._memberships)
+        return self._memberships
 
     def held_by(self, source_id: bytes, first_ms: int, last_ms: int) -> Iterator[Membership]:
         """Yield the sessions that a validator's key belongs to and whose windows meet [first_ms, last_ms]."""
@@ -179,7 +211,7 @@ class ValidatorSets:
         public_key = self.full_nodes.get(source_id)
         if public_key is not None:
             return ReceiptSource(Role.FULL_NODE, public_key)
-        if source_id not in self._memberships:
+        if source_id not in self._known_memberships():
             return f"no full node and no validator has the key id {source_id.hex()}"
         # Whichever session it is: a key id has one public key.
         found = self._index_of(source_id).at(timestamp_ms)
@@ -190,7 +222,7 @@ class ValidatorSets:
     def _index_of(self, source_id: bytes) -> WindowIndex[Membership]:
         found = self._windows_of.get(source_id)
         if found is None:
-            memberships = self._memberships.get(source_id)
+            memberships = self._known_memberships().get(source_id)
             if memberships is None:
                 return WindowIndex()
             found = WindowIndex((one[0].window, one) for one in memberships.values())

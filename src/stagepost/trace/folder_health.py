@@ -37,8 +37,9 @@ from stagepost.ground.telemetry.health import (
 from stagepost.ground.telemetry.status import DmqNodePage, FullNodePage, ValidatorPage
 from stagepost.ground.telemetry.status_reading import decoded, fetch, node_status
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
+from stagepost.topics.session_records import SetsFolder, load_sets
 from stagepost.trace.index import INDEX_FILE, MessageIndex, topic_folders
 from stagepost.trace.indexed_records import INDEXED_TOPICS
 
@@ -164,7 +165,7 @@ def topic_readings(data: Path) -> dict[str, str | Unread]:
     full node has left a note and they are not there."""
     has_topic = (data / TOPICS_FOLDER / STATUSES_TOPIC / TOPIC_FILE).exists()
     has_node = (data / FULL_NODE_FILE).exists()
-    has_sets = (data / SETS_FILE).exists()
+    has_sets = SetsFolder(data / SETS_FILE).is_there
     if not (has_topic or has_node or has_sets):
         return {}
     if has_topic:
@@ -172,7 +173,7 @@ def topic_readings(data: Path) -> dict[str, str | Unread]:
     else:
         topic = Unread(f"{data} holds no topic of statuses", "a full node writes it; check the folder")
     if has_sets:
-        sets = attempted(lambda: _sets_words(data / SETS_FILE))
+        sets = attempted(lambda: _sets_words(data))
     else:
         advice = "copy it beside the topics; `stagepost sets export` writes it"
         sets = Unread(f"there is no {SETS_FILE} in {data}: receipts cannot be checked", advice)
@@ -191,7 +192,7 @@ def _topic_words(data: Path) -> str:
 
 
 def _sets_words(path: Path) -> str:
-    sets = ValidatorSets.load(path)
+    sets = load_sets(path)
     return f"{len(sets.sessions)} session{'' if len(sets.sessions) == 1 else 's'} of validators known"
 
 

@@ -29,6 +29,7 @@ from stagepost.remp.verdict.trace import Point, Trace, trace_of
 from stagepost.remp.verdict.words import end_words
 from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
+from stagepost.topics.session_records import SetsFolder, load_sets
 from stagepost.topics.topic import partition_of
 from stagepost.trace.index import MATCHES_MAX, PREFIX_DIGITS_MIN, MessageIds, MessageIndex, RecordSpan
 from stagepost.trace.indexed_records import ID_DIGITS
@@ -104,8 +105,8 @@ def _trace_of(ids: MessageIds, spans: list[RecordSpan], data: Path, as_of_ms: in
             limit=RECORDS_MAX,
         )
     identifier = bytes.fromhex(ids.main)
-    has_receipts = bool(records) or (folder / SETS_FILE).exists()
-    sets = ValidatorSets.load(folder / SETS_FILE) if has_receipts else ValidatorSets({})
+    has_receipts = bool(records) or SetsFolder(folder / SETS_FILE).is_there
+    sets = load_sets(folder) if has_receipts else ValidatorSets({})
     proved = proved_end(folder, identifier) if ids.message_ids else None
     trace = trace_of(identifier, records, sets, as_of_ms, proved=proved)
     way = read_way(ids, spans, data)
@@ -121,7 +122,7 @@ def _read_by_content(data: Path, prefix: str, as_of_ms: int) -> Trace:
     """Return the trace of a message whose id stands inside records that are filed under another key."""
     if not (data / TOPICS_FOLDER / STATUSES_TOPIC / TOPIC_FILE).exists():
         raise nothing_found(prefix, str(data))
-    sets = ValidatorSets.load(data / SETS_FILE)
+    sets = load_sets(data)
     message_id, found = only_one(matching(topic_records(data), prefix), prefix, str(data))
     identifier = bytes.fromhex(message_id)
     return trace_of(identifier, found, sets, as_of_ms, proved=proved_end(data, identifier))

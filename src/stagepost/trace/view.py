@@ -16,10 +16,11 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.receipts.receipt import Quarantined
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.remp.verdict.trace import Point, Trace, block_named
 from stagepost.remp.verdict.words import end_words
 from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.session_records import load_sets
 from stagepost.trace.drawing import draw_trace
 from stagepost.trace.reasons import counts, missing, why
 from stagepost.trace.words import tone
@@ -164,7 +165,7 @@ def receipt_view(trace: Trace, position: str, data: Path) -> dict[str, Any] | No
 def _proof(lane: str, point: Point, trace: Trace, data: Path) -> dict[str, Any]:
     receipt = point.receipt
     text = _raw(point.position, data) or receipt.to_json()
-    sets = ValidatorSets.load(data / SETS_FILE)
+    sets = load_sets(data)
     source = sets.source(receipt.source_id, receipt.timestamp_ms)
     # Line breaks stand between the parts of JSON only, never inside of them.
     one_line = " ".join(text.split("\n"))

@@ -20,8 +20,9 @@ import msgspec
 from stagepost.errors import StagepostError
 from stagepost.ground.telemetry.health import Unread
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
+from stagepost.topics.session_records import SetsFolder
 from stagepost.topics.topic import OffsetGone
 from stagepost.trace.folder_health import topic_readings
 from stagepost.trace.index import MessageIndex
@@ -142,7 +143,7 @@ class Tail:
         self._records_at_start = records_at_start
         self._next: dict[int, int] | None = None
         self._cut: set[int] = set()
-        self._sets_seen: tuple[int, int, int] | None = None
+        self._sets = SetsFolder(data / SETS_FILE)
         self._proofs = ProofTail(data, records_at_start)
         self._time_alone_ms = 0
         self._index_fed: float | None = None
@@ -237,19 +238,14 @@ class Tail:
         return has_found
 
     def _learn(self) -> bool:
-        path = self._data / SETS_FILE
-        try:
-            facts = path.stat()
-        except FileNotFoundError:
+        if not self._sets.is_there:
             self.state = Unreadable(
                 f"there is no {SETS_FILE} in {self._data}: receipts cannot be checked",
                 "copy it beside the topics; `stagepost sets export` writes it",
             )
             return False
-        seen = facts.st_mtime_ns, facts.st_size, facts.st_ino
-        if seen != self._sets_seen:
-            self._book.learn(ValidatorSets.load(path))
-            self._sets_seen = seen
+        if self._sets.look():
+            self._book.learn(self._sets.sets)
         return True
 
     def _begin(self, reader: FileTopicReader) -> dict[int, int]:

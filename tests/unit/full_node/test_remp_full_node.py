@@ -24,6 +24,7 @@ from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets, sets_document
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
+from stagepost.ground.identifiers import SESSIONS_TOPIC
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
@@ -34,9 +35,12 @@ from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
+from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.memory import MemoryTopic
+from stagepost.topics.session_records import load_sets, session_record
 from stagepost.topics.topic import RetryingWriter
 from tests.worlds.chain.chain_world import LIFETIME_MS, START_MS, DecidedChain, a_configuration, a_genesis
+from tests.worlds.pipeline.pipeline_topics import append_all
 
 SEED = sha256(b"a full node").digest()
 ACCOUNT = address(ContractKind.SUM_OF_PRIMES, 1)
@@ -229,7 +233,7 @@ def test_what_others_have_sent_is_not_ours_to_call_final() -> None:
 def test_every_status_stands_on_the_topic_with_key_headers_and_a_signature_that_holds() -> None:
     async def main() -> None:
         desk = Desk(KnownSets([]))
-        desk.node.known_sets._full_nodes[desk.node.source_id] = desk.node.public_key
+        desk.node.known_sets.sets.full_nodes[desk.node.source_id] = desk.node.public_key
         message_id = desk.node.submit(primes(), EarlierIds(dmq_id="ab" * 32, delivery_id="cd" * 16))
         desk.in_a_final_block(primes())
         desk.node.close()
@@ -430,7 +434,10 @@ def test_the_file_of_sets_says_the_same_when_it_is_read_again(tmp_path: Path) ->
     known.began([chain.whole])
     known.ended([chain.whole.session_id], START_MS + 99_000)
     known.write(tmp_path / SETS_FILE)
-    again = ValidatorSets.load(tmp_path / SETS_FILE)
+    append_all(
+        create_topic(tmp_path, SESSIONS_TOPIC), [session_record(one, {}) for one in known.take_changed()]
+    )
+    again = load_sets(tmp_path)
     assert sets_document(again) == sets_document(known.sets)
     assert list(again.full_nodes) == [key_id(sha256(b"f").digest())]
 
@@ -439,6 +446,9 @@ def test_sets_export_writes_a_file_that_can_be_used(tmp_path: Path) -> None:
     known = KnownSets([sha256(b"f").digest()])
     known.began([DecidedChain().whole])
     known.write(tmp_path / SETS_FILE)
+    append_all(
+        create_topic(tmp_path, SESSIONS_TOPIC), [session_record(one, {}) for one in known.take_changed()]
+    )
     out = tmp_path / "sets.json"
     assert command.run(["sets", "export", "--data", str(tmp_path), "--out", str(out)]) == 0
     assert sets_document(parse_validator_sets(out.read_bytes(), "out")) == sets_document(known.sets)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from stagepost.cli.listen.acknowledging import printable
+from stagepost.errors import StorageError
 from stagepost.ground.files.durations import clock_text, format_duration
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.session_records import SetsFolder
 
 LOOK_EVERY_S = 0.2
 
@@ -78,21 +81,16 @@ def _records(data: Path, *, from_start: bool) -> Iterator[StatusRecord | None]:
 
 
 class _Sets:
-    """Validator sets of a file, read again when the file has changed: sessions come and go meanwhile."""
+    """Validator sets of a data folder, read on when there are more sessions; None until there are any."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._changed_ns: int | None = None
-        self._sets: ValidatorSets | None = None
+        self._folder = SetsFolder(path)
+        self._is_known = False
 
     def _present(self) -> ValidatorSets | None:
-        try:
-            changed_ns = self._path.stat().st_mtime_ns
-        except OSError:
-            return self._sets
-        if changed_ns != self._changed_ns:
-            self._sets, self._changed_ns = ValidatorSets.load(self._path), changed_ns
-        return self._sets
+        with suppress(StorageError):
+            self._is_known = self._folder.look() or self._is_known
+        return self._folder.sets if self._is_known else None
 
     def signature_of(self, record: StatusRecord) -> str:
         """In the words of all our screens."""

@@ -64,11 +64,10 @@ written_option = click.option(
 def _found_in(data: Path | None, out: TableStore | None, sets_path: Path | None) -> tuple[TableStore, Path]:
     """Return the tables and the sets file that were given, else those of the data folder."""
     from stagepost.pipeline.tables.store import TableStore
-    from stagepost.remp.validator_sets import SETS_FILE
     from stagepost.web.access.settings import TABLES_FOLDER
 
     if data is not None:
-        return out or TableStore.at(data / TABLES_FOLDER), sets_path or data / SETS_FILE
+        return out or TableStore.at(data / TABLES_FOLDER), sets_path or data
     if out is None or sets_path is None:
         name = "--tables" if out is None else "--validator-sets"
         raise click.UsageError(f"Missing option '{name}': only a folder given with --data has its own.")

@@ -140,8 +140,8 @@ def _read(
     prefix: str,
     as_of_ms: int,
 ) -> Trace:
-    from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
     from stagepost.remp.verdict.trace import trace_of
+    from stagepost.topics.session_records import load_sets
     from stagepost.trace.reading import (
         NotAMessageId,
         dump_records,
@@ -155,13 +155,13 @@ def _read(
     if data is not None and dump is None and sets_path is None:
         return read_trace(data, prefix, as_of_ms, outbox)
     if data is not None:
-        sets_path = sets_path or data / SETS_FILE
+        sets_path = sets_path or data
     assert sets_path is not None, "one of the two was given"
     try:
         prefix = require_prefix(prefix)
     except NotAMessageId as error:
         raise click.UsageError(f"{error.text}; a key needs --data alone") from error
-    sets = ValidatorSets.load(sets_path)
+    sets = load_sets(sets_path)
     if dump is not None:
         records, source = dump_records(dump), dump
     else:

@@ -18,9 +18,10 @@ from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt
 from stagepost.remp.receipts.status_records import check_record, read_record
-from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
+from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
+from stagepost.topics.session_records import load_sets
 from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import topic_records
 
@@ -55,7 +56,7 @@ class DemoFindings(msgspec.Struct, frozen=True):
 
 
 def findings_in(data: Path, as_of_ms: int) -> DemoFindings:
-    sets = ValidatorSets.load(data / SETS_FILE)
+    sets = load_sets(data)
     states: dict[bytes, MessageState] = {}
     ends = dict(ProofTail(data, ALL_RECORDS).step())
     refused: Counter[tuple[str, str | None]] = Counter()

@@ -21,7 +21,9 @@ class SetsSource:
     """Content of the validator sets, as `parse_validator_sets` takes it, looked at again and again."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        # The file of a data folder stands for the folder, whose sessions are on their topic.
+        is_of_folder = path.name == SETS_FILE and SESSIONS_TOPIC in topic_names(path.parent)
+        self._path = path.parent if is_of_folder else path
         self._next: dict[int, int] = {}
         self._sessions: dict[str, Any] = {}
         self._made: tuple[bytes, bytes] | None = None
