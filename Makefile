@@ -12,7 +12,7 @@ WORKERS ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check lint soak model bench bench-full bench-large docs fuzz requirements clean FORCE
+.PHONY: help demo quick test check lint soak model bench bench-full bench-large docs fuzz requirements release-check clean FORCE
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
@@ -78,7 +78,11 @@ requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 m
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
 	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt
+	$(COMPILE) requirements/release.in --constraint requirements/test.txt --output-file requirements/release.txt
 	$(COMPILE) pyproject.toml --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt
+
+release-check: $(VENV)/release.stamp ## list all components (CycloneDX, in results/) and audit them; OFFLINE=1 leaves the audit out
+	$(BIN)/python tools/release_check.py $(if $(filter 1,$(OFFLINE)),--offline)
 
 clean: ## remove the virtual environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results
@@ -128,6 +132,10 @@ $(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/browser.stamp requirements/test.t
 $(VENV)/bench.stamp: $(VENV)/test.stamp requirements/bench.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bench.txt \
 	  || echo 'other systems and their clients cannot be installed here: they are reported as not run' >&2
+	@touch $@
+
+$(VENV)/release.stamp: $(VENV)/test.stamp requirements/release.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/release.txt
 	@touch $@
 
 $(VENV)/compile.stamp: $(VENV)/made-for requirements/compile.txt
