@@ -10,6 +10,7 @@ from rigs.results import OWN_COUNT, Result, result
 from tests.soak.agreement_runs import PROMISES as AGREEMENT_PROMISES
 from tests.soak.agreement_runs import agree, keep_pace
 from tests.soak.authentication_runs import keys, ways_in
+from tests.soak.backup_runs import backups
 from tests.soak.chain_runs import PROMISES as CHAIN_PROMISES
 from tests.soak.chain_runs import chain
 from tests.soak.change_runs import changes, live_changes
@@ -80,6 +81,7 @@ PARTS = (
     Part("disks", ("D4",), disks),
     Part("clocks", ("S4", "S5"), clocks),
     Part("authentication", ("S2", "S3", "S4", "S6"), ways_in),
+    Part("backups", ("S3", "B6"), backups),
     Part("keys", ("S8", "S9", "S10"), keys),
     Part("stops", ("O4", "S3"), stops),
     Part("starts", ("O3",), starts),
