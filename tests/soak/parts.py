@@ -22,8 +22,10 @@ from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
 from tests.soak.end_runs import ends, ends_of_primes
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
+from tests.soak.hour_runs import hour
 from tests.soak.kafka_runs import kill_broker
 from tests.soak.mutant_runs import mutants
+from tests.soak.month_runs import month
 from tests.soak.node_runs import kill, simulate
 from tests.soak.observatory_runs import observatory
 from tests.soak.pipeline_runs import kill_driver, kill_writer
@@ -86,6 +88,8 @@ PARTS = (
     Part("stops", ("O4", "S3"), stops),
     Part("starts", ("O3",), starts),
     Part("day", ("O1",), day),
+    Part("hour", ("O1",), hour),
+    Part("month", ("O1",), month),
     Part("collector", (), collect),
     Part("suite", SUITE_PROMISES, suite),
     Part("mutants", ("O6",), mutants),
