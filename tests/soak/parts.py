@@ -25,7 +25,7 @@ from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.hour_runs import hour
 from tests.soak.kafka_runs import kill_broker
 from tests.soak.mutant_runs import mutants
-from tests.soak.month_runs import month
+from tests.soak.month_runs import five_years, month
 from tests.soak.node_runs import kill, simulate
 from tests.soak.observatory_runs import observatory
 from tests.soak.pipeline_runs import kill_driver, kill_writer
@@ -90,6 +90,7 @@ PARTS = (
     Part("day", ("O1",), day),
     Part("hour", ("O1",), hour),
     Part("month", ("O1",), month),
+    Part("five-years", ("O1",), five_years),
     Part("collector", (), collect),
     Part("suite", SUITE_PROMISES, suite),
     Part("mutants", ("O6",), mutants),
