@@ -26,7 +26,7 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.files.running_nodes import DATA_DIR, find_full_node
 from tests.hostile.devnet_process import devnet_process
 from tests.hostile.strangers import half_requests_to_intake
-from tests.hostile.submitters import costly_messages
+from tests.hostile.submitters import costly_messages, silent_links
 from tests.worlds.devnet.devnet_runs import ENVIRONMENT, ROOT
 from tests.worlds.devnet.running_devnet import RunningDevnet, devnet_in_background
 
@@ -214,6 +214,9 @@ def test_a_devnet_of_processes_takes_messages_by_socket_and_http(tmp_path: Path)
         assert client.wait_for(taken.json()["message_id"], "final", timeout_s=WITHIN_S).is_reached
         # Unfinished heads, more than there are places for them, keep nobody out.
         figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, 150)
+        assert not faults, f"{faults}\n{figure}"
+        # Nor do connections to the validator that send nothing.
+        figure, faults = silent_links(devnet, 150)
         assert not faults, f"{faults}\n{figure}"
         # A submitter that floods the intake with costly messages gets its share, and others theirs.
         figure, faults = asyncio.run(costly_messages(devnet.http, devnet.data, 60))

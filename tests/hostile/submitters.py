@@ -1,8 +1,10 @@
-"""Submitters of one full node: one floods it with messages that fill a block each, another submits as people do."""
+"""Programs of a devnet that submit as people do, while one submitter floods the full node with messages that fill a block
+each, or while strangers besiege a validator."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import httpx
@@ -11,7 +13,11 @@ from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import AsyncClient
+from stagepost.full_node.network import NETWORK_FILE, load_network
+from stagepost.ground.files.running_nodes import STATUS_FILES, VALIDATOR
+from tests.hostile.devnet_process import DevnetProcess
 from tests.hostile.storms import Figure
+from tests.hostile.strangers import Siege, besieged
 
 AT_ONCE = 8
 HONEST_EVERY_S = 0.5
@@ -92,3 +98,26 @@ async def costly_messages(http: str, data: Path, count: int) -> tuple[Figure, li
         "failures": len(faults),
     }
     return figure, faults
+
+
+def silent_links(devnet: DevnetProcess, count: int) -> tuple[Figure, list[str]]:
+    """Connections to a validator's listener that send nothing keep neither full nodes nor members out: the validator is
+    killed and started by nobody, so its links must stay, and messages must end."""
+    network = load_network(devnet.data / NETWORK_FILE)
+    besieged_one = network.validators[0]
+    (note,) = (devnet.data / besieged_one.name).rglob(STATUS_FILES[VALIDATOR])
+    pid = json.loads(note.read_text())["pid"]
+    number = 0
+
+    async def scene() -> tuple[Figure, list[str]]:
+        async with AsyncClient.connect(data=devnet.data) as client:
+
+            async def honest() -> None:
+                nonlocal number
+                number += 1
+                await _honest(client, 1_000 + number)
+
+            siege = Siege(besieged_one.address.port, count)
+            return await besieged("validator", pid, siege, honest)
+
+    return asyncio.run(scene())

@@ -17,7 +17,7 @@ from tests.hostile.strangers import (
     silent_peers,
     silent_readers,
 )
-from tests.hostile.submitters import BACKLOG_S_MAX, costly_messages
+from tests.hostile.submitters import BACKLOG_S_MAX, costly_messages, silent_links
 from tests.soak.runs import Run
 
 STRANGERS = 512
@@ -40,6 +40,8 @@ def strangers(run: Run) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as name, devnet_process(Path(name) / "data") as devnet:
         figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, STRANGERS)
         yield result_of(figure, "tests/hostile/strangers.py: unfinished heads at the HTTP intake", faults)
+        figure, faults = silent_links(devnet, STRANGERS)
+        yield result_of(figure, "tests/hostile/submitters.py: silent connections to a validator", faults)
         figure, faults = asyncio.run(costly_messages(devnet.http, devnet.data, COSTLY))
         slowest = max(float(str(figure[name])) for name in ("longest_s", "after_s"))
         if slowest > BACKLOG_S_MAX:
