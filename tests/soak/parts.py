@@ -24,8 +24,8 @@ from tests.soak.end_runs import ends, ends_of_primes
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.hour_runs import hour
 from tests.soak.kafka_runs import kill_broker
-from tests.soak.mutant_runs import mutants
 from tests.soak.month_runs import five_years, month
+from tests.soak.mutant_runs import mutants
 from tests.soak.node_runs import kill, simulate
 from tests.soak.observatory_runs import observatory
 from tests.soak.pipeline_runs import kill_driver, kill_writer
