@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 
 from rigs.optional import require
+from stagepost.full_node.known_sets import sets_document
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
+from stagepost.topics.session_records import load_sets
 from stagepost.topics.topic import PROOFS, STATUSES, Record
 from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof_file
 from tests.worlds.chain.proved_chain import second
@@ -133,7 +135,7 @@ def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_
         end = open_topic(data, STATUSES).reader().end_offset(0)
         proofs = open_topic(data, PROOFS).reader().end_offset(0)
         wait_for(lambda: "RECEIPT_SOURCE" in counts(taken(out))["reasons"], running, log)
-        (tmp_path / "sets.new").write_bytes((data / "validator-sets.json").read_bytes())
+        (tmp_path / "sets.new").write_text(json.dumps(sets_document(load_sets(data))))
         (tmp_path / "sets.new").replace(sets)
         wait_for(
             lambda: (

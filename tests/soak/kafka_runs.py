@@ -27,6 +27,7 @@ from rigs.kafka_world import WorldBroker, world_broker
 from rigs.results import Result, result
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
+from stagepost.full_node.known_sets import sets_document
 from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
@@ -35,6 +36,7 @@ from stagepost.topics.dump import dump_lines
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.kafka.spool import GROUP
 from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.session_records import load_sets
 from tests.soak.runs import Run
 from tests.worlds.pipeline.kafka_driver_process import run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute
@@ -228,7 +230,7 @@ class Scene:
                 yield f"table {name} differs"
         topic = open_topic(self._data, STATUSES_TOPIC).reader()
         lines = [line for one in range(topic.partitions) for line in dump_lines(STATUSES_TOPIC, topic, one)]
-        expected = recompute(lines, json.loads((self._data / SETS_FILE).read_bytes()))
+        expected = recompute(lines, json.loads(json.dumps(sets_document(load_sets(self._data)))))
         reader = Reader(kafka)
         try:
             if {row["message_id"]: row for row in reader.table("messages")} != expected.messages:

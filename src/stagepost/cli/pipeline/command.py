@@ -43,7 +43,7 @@ sets_option = click.option(
     "--validator-sets",
     "sets_path",
     type=click.Path(path_type=Path),
-    help="Validator-sets file, or a data folder with its sessions: the keys that may sign receipts. [DATA/validator-sets.json]",
+    help="Validator-sets file, or a data folder with its sessions: the keys that may sign receipts. [DATA]",
 )
 genesis_option = click.option(
     "--genesis",
