@@ -34,7 +34,7 @@ from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.topics.log.file_topic import FileTopic, open_topic, topic_names
 from stagepost.topics.log.positions import group_names, read_positions
-from stagepost.topics.session_records import load_sets
+from stagepost.trace.session_records import load_sets
 from stagepost.validator.receipts import Statements
 from stagepost.validator.session_store import open_session_store
 

@@ -28,9 +28,9 @@ from stagepost.pipeline.tables.manifest import Manifest, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
-from stagepost.topics.session_records import load_sets
 from stagepost.topics.topic import PROOFS, STATUSES, Record
 from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof_file
+from stagepost.trace.session_records import load_sets
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
 from tests.worlds.ground.waiting import WITHIN_S, wait_until

@@ -36,7 +36,7 @@ from stagepost.topics.dump import dump_lines
 from stagepost.topics.kafka.admin import KafkaSettings
 from stagepost.topics.kafka.spool import GROUP
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.session_records import load_sets
+from stagepost.trace.session_records import load_sets
 from tests.soak.runs import Run
 from tests.worlds.pipeline.kafka_driver_process import run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute

@@ -19,7 +19,7 @@ from stagepost.ground.identifiers import SESSIONS_TOPIC
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS, Session, SetMember
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.session_records import session_record
+from stagepost.trace.session_records import session_record
 from tests.soak.runs import Run
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.full_node.month_world import SESSION_MS, MonthOfSessions
@@ -90,7 +90,7 @@ WRITTEN_AT_ONCE = 400
 LOADER = """
 import resource, sys, time
 from pathlib import Path
-from stagepost.topics.session_records import load_sets
+from stagepost.trace.session_records import load_sets
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.process_time()
 sets = load_sets(Path(sys.argv[1]), int(sys.argv[2]) or None)

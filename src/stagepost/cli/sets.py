@@ -46,7 +46,7 @@ def export(data: Path, out: str) -> None:
 
     from stagepost.errors import StorageError
     from stagepost.full_node.known_sets import sets_document
-    from stagepost.topics.session_records import load_sets
+    from stagepost.trace.session_records import load_sets
 
     # Read and written anew, so that nobody is given a file that nobody can use.
     found = load_sets(data)

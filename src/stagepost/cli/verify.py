@@ -162,8 +162,8 @@ def _verify_receipts(source: str, sets_path: Path, *, as_json: bool) -> int:
 
     from stagepost.remp.receipts.receipt import Quarantined
     from stagepost.remp.receipts.status_records import check_record
-    from stagepost.topics.session_records import load_sets
     from stagepost.trace.reading import dump_records
+    from stagepost.trace.session_records import load_sets
 
     sets = load_sets(sets_path)
     counts: Counter[str] = Counter()

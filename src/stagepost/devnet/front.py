@@ -22,8 +22,8 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.session_records import load_sets
 from stagepost.topics.topic import Record, TopicReader, TopicWriter
+from stagepost.trace.session_records import load_sets
 
 LOOK_EVERY_S = 0.05
 

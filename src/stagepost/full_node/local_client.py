@@ -51,7 +51,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.remp.verdict.verdict import Verdict
-from stagepost.topics.session_records import load_sets
+from stagepost.trace.session_records import load_sets
 
 INTAKE_VERSION = 0x5003
 INTAKE_VERSIONS = {INTAKE_VERSION: VersionShape.MAGIC_QUERY}

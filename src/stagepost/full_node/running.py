@@ -38,14 +38,13 @@ from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
 from stagepost.full_node.full_node import FullNode, OnStatus
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.kafka import KafkaBridge, require_kafka
-from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.known_sets import KnownSets, SessionLog
 from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.full_node.local_server import LocalIntake, serving_programs
 from stagepost.full_node.network import FILE_MODE, MEMBERS_EVERY_S, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
-from stagepost.full_node.session_log import SessionLog
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts

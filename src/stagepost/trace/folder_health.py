@@ -39,9 +39,9 @@ from stagepost.ground.telemetry.status_reading import decoded, fetch, node_statu
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
-from stagepost.topics.session_records import SetsFolder, load_sets
 from stagepost.trace.index import INDEX_FILE, MessageIndex, topic_folders
 from stagepost.trace.indexed_records import INDEXED_TOPICS
+from stagepost.trace.session_records import SetsFolder, load_sets
 
 NODES_MAX = 32
 QUEUE_SIZE = 1_000

@@ -29,12 +29,12 @@ from stagepost.remp.verdict.trace import Point, Trace, trace_of
 from stagepost.remp.verdict.words import end_words
 from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
-from stagepost.topics.session_records import SetsFolder, load_sets
 from stagepost.topics.topic import partition_of
 from stagepost.trace.index import MATCHES_MAX, PREFIX_DIGITS_MIN, MessageIds, MessageIndex, RecordSpan
 from stagepost.trace.indexed_records import ID_DIGITS
 from stagepost.trace.kept_proofs import proved_end
 from stagepost.trace.reasons import why
+from stagepost.trace.session_records import SetsFolder, load_sets
 from stagepost.trace.way import read_way, span_records
 
 RECORDS_MAX = 100_000

@@ -20,9 +20,9 @@ from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.remp.verdict.trace import Point, Trace, block_named
 from stagepost.remp.verdict.words import end_words
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.session_records import load_sets
 from stagepost.trace.drawing import draw_trace
 from stagepost.trace.reasons import counts, missing, why
+from stagepost.trace.session_records import load_sets
 from stagepost.trace.words import tone
 
 HEX_GROUP = 8

@@ -22,12 +22,12 @@ from stagepost.ground.telemetry.health import Unread
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
-from stagepost.topics.session_records import SetsFolder
 from stagepost.topics.topic import OffsetGone
 from stagepost.trace.folder_health import topic_readings
 from stagepost.trace.index import MessageIndex
 from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import status_record
+from stagepost.trace.session_records import SetsFolder
 from stagepost.web.message_book import MessageBook, ShownRecord, Told
 from stagepost.web.outcomes import Nothing, Unreadable
 

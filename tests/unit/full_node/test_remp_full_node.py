@@ -37,8 +37,8 @@ from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.memory import MemoryTopic
-from stagepost.topics.session_records import load_sets, session_record
 from stagepost.topics.topic import RetryingWriter
+from stagepost.trace.session_records import load_sets, session_record
 from tests.worlds.chain.chain_world import LIFETIME_MS, START_MS, DecidedChain, a_configuration, a_genesis
 from tests.worlds.pipeline.pipeline_topics import append_all
 

@@ -29,9 +29,8 @@ from stagepost.chain.snapshots import restored
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.full_node import FullNode
-from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.known_sets import KnownSets, SessionLog
 from stagepost.full_node.proof_keeping import ProofKeeper
-from stagepost.full_node.session_log import SessionLog
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.identifiers import PROOFS_TOPIC

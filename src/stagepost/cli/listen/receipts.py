@@ -17,7 +17,7 @@ from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record, read_record
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import open_topic
-from stagepost.topics.session_records import SetsFolder
+from stagepost.trace.session_records import SetsFolder
 
 LOOK_EVERY_S = 0.2
 

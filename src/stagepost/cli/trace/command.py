@@ -141,7 +141,6 @@ def _read(
     as_of_ms: int,
 ) -> Trace:
     from stagepost.remp.verdict.trace import trace_of
-    from stagepost.topics.session_records import load_sets
     from stagepost.trace.reading import (
         NotAMessageId,
         dump_records,
@@ -151,6 +150,7 @@ def _read(
         require_prefix,
         topic_records,
     )
+    from stagepost.trace.session_records import load_sets
 
     if data is not None and dump is None and sets_path is None:
         return read_trace(data, prefix, as_of_ms, outbox)

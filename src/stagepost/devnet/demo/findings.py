@@ -21,9 +21,9 @@ from stagepost.remp.receipts.status_records import check_record, read_record
 from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState
 from stagepost.remp.verdict.verdict import Conclusion, Verdict, evaluate
-from stagepost.topics.session_records import load_sets
 from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import topic_records
+from stagepost.trace.session_records import load_sets
 
 FULL_NODE = "full node"
 ALL_RECORDS = 1 << 62
