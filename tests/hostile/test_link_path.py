@@ -448,7 +448,9 @@ def test_two_nodes_that_can_encrypt_are_not_talked_into_a_plain_link(meddle: Med
 
 
 @pytest.mark.parametrize("former", [0, 1])
-def test_a_node_of_the_former_release_is_spoken_with_plainly_where_that_is_allowed(former: int) -> None:
+def test_a_node_of_the_former_release_is_spoken_with_plainly_where_that_is_allowed(
+    former: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(path: Path) -> None:
         connection, reasons = await path.use(untouched)
         assert reasons == [None, None]
@@ -456,6 +458,7 @@ def test_a_node_of_the_former_release_is_spoken_with_plainly_where_that_is_allow
         assert b"frame 0 of 0" in connection.passed[TO_RESPONDER]
 
     on_a_path(scenario, LinkEncryption.PREFERRED, former)
+    assert "link is not encrypted" in caplog.messages
 
 
 @pytest.mark.parametrize("former", [0, 1])

@@ -156,6 +156,9 @@ def kept_out(penalties: Penalties[bytes], public_key: bytes, now: float) -> None
 
 async def run_link(link: Link, tell_linked: Callable[[], None]) -> None:
     """Run the link until it ends. The owner hears of the link before anything that comes over it."""
+    if not link.is_encrypted:
+        plain = {"peer": link.bearer.peer, "key_id": link.peer_id.hex()}
+        log.warning("link is not encrypted", extra=plain)
     try:
         tell_linked()
     except Exception as bug:
