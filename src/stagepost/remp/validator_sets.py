@@ -180,6 +180,13 @@ class ValidatorSets:
         """Return the name of a validator: the one that its network gave it, else its place in the session, as `V3`."""
         return self.names.get(source_id) or f"V{index + 1}"
 
+    def name_order(self, source_id: bytes, index: int) -> tuple[str, int, int]:
+        """Return the key that sorts validators by name, a number at the end of the name as a number; then by place."""
+        name = self.names.get(source_id, "")
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        return stem, int(digits) if digits else 0, index
+
     def memberships(self, source_id: bytes) -> Mapping[bytes, Membership]:
         """Return the sessions that a validator's key belongs to, by their ids."""
         return self._known_memberships().get(source_id, {})

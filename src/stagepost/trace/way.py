@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import DecodeError, StagepostError
+from stagepost.ground.files.running_nodes import find_node
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC, DMQ_MESSAGES_TOPIC, DMQ_PULLS_TOPIC
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.verdict.trace import EXTERNAL_LAYER, Mark, StepLane, Way, WayStep
 from stagepost.topics.batch import Read
-from stagepost.topics.log.file_topic import open_topic
+from stagepost.topics.log.file_topic import TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import OffsetGone
+from stagepost.trace.folder_health import dmq_folders
 from stagepost.trace.index import MessageIds, RecordSpan
 from stagepost.trace.indexed_records import PROFILE
 from stagepost.trace.layer_topics import PullRecord
@@ -40,6 +43,30 @@ _OF_STATUS = {
 }
 
 
+class _NodeNames:
+    """Names of the DMQ nodes below a data folder: by the folder of their topics, and by the addresses at which they listen."""
+
+    def __init__(self, data: Path) -> None:
+        folders = dmq_folders(data)
+        self._data = data
+        self._by_address: dict[str, str] = {}
+        for folder in folders:
+            with suppress(StagepostError):
+                self._by_address |= dict.fromkeys(find_node(folder).tcp, self._shown(folder))
+        # The topics of `data` are those of the node there, or of the only node below that keeps none of its own.
+        silent = [folder for folder in folders if not (folder / TOPICS_FOLDER).is_dir()]
+        self._own = silent[0].name if data not in folders and len(silent) == 1 else OWN_NODE
+
+    def _shown(self, folder: Path) -> str:
+        return OWN_NODE if folder == self._data else folder.name
+
+    def of_folder(self, folder: Path) -> str:
+        return self._own if folder == self._data else folder.name
+
+    def of_address(self, address: str) -> str:
+        return self._by_address.get(address, address)
+
+
 class _Arrival(NamedTuple):
     """DMQ message as one node accepted it."""
 
@@ -53,6 +80,7 @@ def read_way(ids: MessageIds, spans: Iterable[RecordSpan], data: Path) -> Way:
     """Return the way of the message whose records lie at `spans` of the topics below `data`."""
     events: list[DeliveryEvent] = []
     arrivals: list[_Arrival] = []
+    names = _NodeNames(data)
     pulls: list[PullRecord] = []
     for span in spans:
         for record in span_records(span):
@@ -62,7 +90,7 @@ def read_way(ids: MessageIds, spans: Iterable[RecordSpan], data: Path) -> Way:
                 elif span.topic == DMQ_PULLS_TOPIC:
                     pulls.append(decode_foreign(record.value or b"", PullRecord))
                 elif span.topic == DMQ_MESSAGES_TOPIC:
-                    arrivals.append(_arrival(record, span.folder, data))
+                    arrivals.append(_arrival(record, span.folder, names))
             except (StagepostError, msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # whoever reads the topic itself sees it with the reason
     return _way(ids, events, arrivals, pulls)
@@ -84,12 +112,12 @@ def span_records(span: RecordSpan) -> Iterator[Read]:
         return
 
 
-def _arrival(record: Read, folder: Path, data: Path) -> _Arrival:
+def _arrival(record: Read, folder: Path, names: _NodeNames) -> _Arrival:
     received = record.headers.get("received_ms", "")
     received_ms = int(received) if received.isdecimal() else record.timestamp_ms
-    node = OWN_NODE if folder == data else folder.name
     message = DmqMessage.decode(record.value or b"", profile=PROFILE)
-    return _Arrival(node, received_ms, record.headers.get("from", ""), message)
+    source = names.of_address(record.headers.get("from", ""))
+    return _Arrival(names.of_folder(folder), received_ms, source, message)
 
 
 def _way(
@@ -156,8 +184,10 @@ def _lane(name: str, steps: Iterable[WayStep]) -> StepLane:
 
 def _event_step(event: DeliveryEvent) -> WayStep:
     mark, words = _OF_STATUS[event.status]
-    if event.status is DeliveryStatus.SENT and event.attempt:
-        words += f", attempt {event.attempt + 1}"
+    if event.status is DeliveryStatus.SENT:
+        # A tier that awaits an acknowledgement counts the attempt after its report, every other tier before.
+        number = event.attempt + 1 if event.tier is Tier.ACKED else event.attempt
+        words += f", attempt {number}" if number > 1 else ""
     if event.status is DeliveryStatus.ACKED:
         words += f" by {len(event.acked_by)}"
     if event.error is not None:

@@ -104,5 +104,6 @@ FILTERS = {
     "span": span,
     "clock": clock,
     "moment": moment_words,
+    "date": lambda time_ms: moment_words(int(time_ms))[:10],
     "spark": spark,
 }

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from stagepost.pipeline.tables.manifest import Manifest
+from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.trace.reasons import error_words
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.sources import Sources
 from stagepost.web.tables import Asking
@@ -97,12 +99,13 @@ def _input_range(asking: Asking) -> tuple[int | None, int | None]:
 
 def charts_of(sources: Sources, names: tuple[str, ...] | None = None) -> list[Chart] | Nothing | Unreadable:
     wanted = [make for name, make in CHARTS.items() if names is None or name in names]
+    sets = sources.book.sets
     return sources.tables.ask(
-        lambda asking: [chart for make in wanted if (chart := make(asking)) is not None]
+        lambda asking: [chart for make in wanted if (chart := make(asking, sets)) is not None]
     )
 
 
-def _outcomes(asking: Asking) -> Chart | None:
+def _outcomes(asking: Asking, _sets: ValidatorSets | None) -> Chart | None:
     if not asking.has("messages"):
         return None
     rows = asking.rows(
@@ -126,7 +129,7 @@ def _outcomes(asking: Asking) -> Chart | None:
     return Chart("outcomes", "Outcomes", "messages by when they began", "bar", "", series, True, True)
 
 
-def _stages(asking: Asking) -> Chart | None:
+def _stages(asking: Asking, _sets: ValidatorSets | None) -> Chart | None:
     if not asking.has("stage_latency"):
         return None
     rows = asking.rows(
@@ -145,7 +148,7 @@ def _stages(asking: Asking) -> Chart | None:
     return Chart("stages", "Time to each stage", "the slowest shard of each span", "line", "ms", series, True)
 
 
-def _rejections(asking: Asking) -> Chart | None:
+def _rejections(asking: Asking, _sets: ValidatorSets | None) -> Chart | None:
     if not asking.has("rejections"):
         return None
     rows = asking.rows(
@@ -154,13 +157,15 @@ def _rejections(asking: Asking) -> Chart | None:
         " count(DISTINCT message_id) AS n"
         f" FROM rejections GROUP BY reason ORDER BY n DESC, reason LIMIT {BARS_MAX}"
     )
-    series = [Series("messages", [row["reason"] for row in rows], [row["n"] for row in rows], "red")]
+    series = [
+        Series("messages", [error_words(row["reason"]) for row in rows], [row["n"] for row in rows], "red")
+    ]
     return Chart(
         "rejections", "Rejections", "messages by the reason that validators gave", "across", "", series
     )
 
 
-def _quarantine(asking: Asking) -> Chart | None:
+def _quarantine(asking: Asking, _sets: ValidatorSets | None) -> Chart | None:
     if not asking.has("quarantine"):
         return None
     rows = asking.rows("SELECT reason, count(*) AS n FROM quarantine GROUP BY reason ORDER BY n DESC, reason")
@@ -175,40 +180,68 @@ def _quarantine(asking: Asking) -> Chart | None:
     )
 
 
-def _validators(asking: Asking) -> Chart | None:
-    if not asking.has("validators"):
-        return None
+def _seats(
+    asking: Asking, columns: str, sets: ValidatorSets | None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the rows of the newest sessions, and the name of each row's validator; with its session if there are several."""
     rows = asking.rows(
-        "SELECT session_id, validator, max(median_queue_ms) AS p50, max(p95_queue_ms) AS p95 FROM validators"
-        f" WHERE messages > 0 GROUP BY ALL ORDER BY session_id, validator LIMIT {BARS_MAX}"
+        f"SELECT session_id, validator, min(source_id) AS source_id, {columns} FROM validators"
+        " GROUP BY session_id, validator ORDER BY session_id, validator"
     )
-    names = [f"V{row['validator'] + 1} · {row['session_id'][:6]}" for row in rows]
-    series = [
-        Series("median", list(names), [row["p50"] for row in rows], "green"),
-        Series("p95", list(names), [row["p95"] for row in rows], "orange"),
-    ]
-    return Chart("validators", "Time to the queue", "of each validator in its session", "bar", "ms", series)
+    known = {} if sets is None else sets.sessions
+    sessions = [known.get(bytes.fromhex(row["session_id"])) for row in rows]
+    ids = [bytes.fromhex(row["source_id"] or "") for row in rows]
+
+    def order(place: int) -> tuple[Any, ...]:
+        row, session = rows[place], sessions[place]
+        age = 0 if session is None else -session.catchain_seqno
+        name = ("", 0, row["validator"]) if sets is None else sets.name_order(ids[place], row["validator"])
+        return session is None, age, row["session_id"], name
+
+    places = sorted(range(len(rows)), key=order)[:BARS_MAX]
+    several = len({rows[place]["session_id"] for place in places}) > 1
+    names = []
+    for place in places:
+        row, session = rows[place], sessions[place]
+        name = f"V{row['validator'] + 1}" if sets is None else sets.name_of(ids[place], row["validator"])
+        number = row["session_id"][:6] if session is None else f"session {session.catchain_seqno}"
+        names.append(f"{name} · {number}" if several else name)
+    return names, [rows[place] for place in places]
 
 
-def _trust(asking: Asking) -> Chart | None:
+def _validators(asking: Asking, sets: ValidatorSets | None) -> Chart | None:
     if not asking.has("validators"):
         return None
-    rows = asking.rows(
-        "SELECT session_id, validator, sum(silent) AS silent, sum(contradictions) AS contradictions,"
-        f" sum(bad_signatures) AS bad FROM validators GROUP BY ALL ORDER BY session_id, validator LIMIT {BARS_MAX}"
-    )
-    names = [f"V{row['validator'] + 1} · {row['session_id'][:6]}" for row in rows]
+    columns = "sum(messages) AS messages, max(median_queue_ms) AS p50, max(p95_queue_ms) AS p95"
+    names, rows = _seats(asking, columns, sets)
+    heard = [place for place, row in enumerate(rows) if row["messages"]]
+    shown = [names[place] for place in heard]
     series = [
-        Series("silent", list(names), [int(row["silent"] or 0) for row in rows], "quiet"),
-        Series("contradictions", list(names), [int(row["contradictions"] or 0) for row in rows], "orange"),
-        Series("bad signatures", list(names), [int(row["bad"] or 0) for row in rows], "red"),
+        Series("median", shown, [rows[place]["p50"] for place in heard], "green"),
+        Series("p95", list(shown), [rows[place]["p95"] for place in heard], "orange"),
     ]
     return Chart(
-        "trust", "Silence and contradictions", "messages, by validator", "bar", "", series, False, True
+        "validators", "Time to the queue", "of each validator in its session", "across", "ms", series
     )
 
 
-CHARTS: dict[str, Callable[[Asking], Chart | None]] = {
+def _trust(asking: Asking, sets: ValidatorSets | None) -> Chart | None:
+    if not asking.has("validators"):
+        return None
+    counted = {"silent": "silent", "contradictions": "contradictions", "bad signatures": "bad_signatures"}
+    columns = ", ".join(f"sum({one}) AS {one}" for one in counted.values())
+    names, rows = _seats(asking, columns, sets)
+    tones = ("quiet", "orange", "red")
+    series = [
+        Series(name, list(names), [int(row[column] or 0) for row in rows], tone)
+        for (name, column), tone in zip(counted.items(), tones, strict=True)
+    ]
+    return Chart(
+        "trust", "Silence and contradictions", "messages, by validator", "across", "", series, False, True
+    )
+
+
+CHARTS: dict[str, Callable[[Asking, ValidatorSets | None], Chart | None]] = {
     "outcomes": _outcomes,
     "stages": _stages,
     "rejections": _rejections,

@@ -150,12 +150,18 @@ def _figures(book: MessageBook, session: Session, messages: Sequence[Kept]) -> S
             for reached, at_ms in kept.stage_ms.items():
                 delays[reached].append(at_ms - sent_ms)
     seats = []
-    for validator in session.validators:
+    sets = book.sets
+    members = session.validators
+    if sets is not None:
+        # Places change with each session; people look for a machine by its name.
+        order = sets.name_order
+        members = tuple(sorted(members, key=lambda one: order(one.key_id, one.index)))
+    for validator in members:
         seats.append(
             SessionSeat(
                 f"V{validator.index + 1}"
-                if book.sets is None
-                else book.sets.name_of(validator.key_id, validator.index),
+                if sets is None
+                else sets.name_of(validator.key_id, validator.index),
                 validator.index,
                 validator.key_id.hex(),
                 spoke[validator.key_id],
@@ -186,13 +192,15 @@ def quantile(values: Iterable[int], share: float) -> int | None:
 
 
 HEAT = ((2.0, 5), (1.5, 4), (1.25, 3), (1.1, 2))
-"""From so many times the session's median on, a cell is so warm: who differs is what people look for."""
+"""Warmth of a cell from so many times the session's median on: people look for the validator that differs."""
+HEAT_FROM_MS = 50
+"""Milliseconds above the session's median up to which no cell is warm: such a difference is noise."""
 
 
 def heat(session: SessionFigures, seat: SessionSeat, stage: str) -> int:
     own = seat.p50_ms[stage]
     usual = quantile((value for one in session.seats if (value := one.p50_ms[stage]) is not None), 0.5)
-    if own is None or not usual:
+    if own is None or not usual or own - usual < HEAT_FROM_MS:
         return 0
     return next((warmth for times, warmth in HEAT if own >= times * usual), 0)
 

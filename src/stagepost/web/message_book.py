@@ -23,6 +23,7 @@ from stagepost.remp.validator_sets import Role, ValidatorSets
 from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict, evaluate
 from stagepost.remp.verdict.words import verdict_words
+from stagepost.trace.reasons import error_words
 
 RECEIPTS_KEPT = 250_000
 RECEIPTS_OF_ONE_MAX = 20_000
@@ -229,7 +230,7 @@ class MessageBook:
             int(kind.level),
             kind.colour.value,
             None if isinstance(outcome, Counting) else str(outcome.reason),
-            getattr(receipt.status, "error", ""),
+            error_words(getattr(receipt.status, "error", "")),
         )
 
     def _count(self, kept: Kept, record: StatusRecord, counting: Counting) -> None:
@@ -249,7 +250,7 @@ class MessageBook:
         kept.dmq_id = kept.dmq_id or record.headers.get("dmq_id")
         kept.delivery_id = kept.delivery_id or record.headers.get("delivery_id")
         if kind.status is Status.REJECTED:
-            kept.error = getattr(receipt.status, "error", "") or kind.name
+            kept.error = error_words(getattr(receipt.status, "error", "")) or kind.name
         if counting.role is Role.VALIDATOR and is_new:
             kept.signers.add(receipt.source_id)
             self.spoken[receipt.source_id] = max(receipt.timestamp_ms, self.spoken.get(receipt.source_id, 0))

@@ -25,6 +25,7 @@ from stagepost.remp.verdict.words import WORDS
 from stagepost.trace.drawing import draw_trace
 from stagepost.trace.kept_proofs import keeps_proofs
 from stagepost.trace.reading import NotOneMessage, read_trace, require_prefix
+from stagepost.trace.reasons import error_words
 from stagepost.trace.view import receipt_view, trace_view
 from stagepost.trace.words import FILTERS, ago
 from stagepost.web.access.forms import read_form, require_own_form, require_right_to_act
@@ -68,7 +69,7 @@ def _templates() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= FILTERS
+    environment.filters |= FILTERS | {"reason": error_words}
     environment.tests |= {
         "nothing": lambda value: isinstance(value, Nothing),
         "unreadable": lambda value: isinstance(value, Unreadable),

@@ -27,6 +27,7 @@ from stagepost.trace import index as index_module
 from stagepost.trace.index import INDEX_FILE, MessageIndex
 from stagepost.trace.layer_topics import KEPT, DeliveryEventsLog, recorded
 from stagepost.trace.reading import NotOneMessage, read_trace, trace_object
+from stagepost.trace.way import _event_step
 from tests.worlds.dmq.pool_signers import Signer, _signing_key
 
 NOW_MS = 1_700_000_000_000
@@ -307,3 +308,36 @@ def test_each_external_message_of_one_delivery_shows_its_own_receipts(tmp_path: 
     for name in (*names, names[1][:12]):
         assert read_trace(world.data, name, NOW_MS).message_id.hex().startswith(name)
     assert read_trace(world.data, "de" * 32, NOW_MS).message_id.hex() in names
+
+
+def test_nodes_are_named_where_their_notes_say_who_they_are(deployment: Deployment) -> None:
+    """The topics of the folder are those of the only node below it that keeps none; addresses are those of the notes."""
+    for name, port in (("dmq-1", 3001), ("dmq-2", 3002)):
+        (deployment.data / name).mkdir()
+        note = {"pid": 1, "local_socket": "s", "network_magic": 1, "tcp": [f"127.0.0.1:{port}"]}
+        (deployment.data / name / "node.json").write_text(json.dumps(note))
+    Deployment(deployment.data / "dmq-1").accept(deployment.message)
+    deployment.accept(deployment.message, source="127.0.0.1:3001", pulled_by=("127.0.0.1:40000",))
+    lanes = {
+        lane.name: [step.label for step in lane.points] for lane in deployment.trace("order-17").way.lanes
+    }
+    assert lanes == {
+        "dmq-1": ["accepted from local"],
+        "dmq-2": ["accepted from dmq-1"],
+        "peers": ["pulled by 127.0.0.1:40000"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("tier", "attempt", "words"),
+    [
+        (Tier.QUEUED, 1, "sent"),
+        (Tier.QUEUED, 2, "sent, attempt 2"),
+        (Tier.BEST_EFFORT, 1, "sent"),
+        (Tier.ACKED, 0, "sent"),
+        (Tier.ACKED, 1, "sent, attempt 2"),
+    ],
+)
+def test_a_first_attempt_is_not_called_the_second(tier: Tier, attempt: int, words: str) -> None:
+    event = DeliveryEvent("ab" * 32, DeliveryStatus.SENT, tier, "orders", NOW_MS, attempt, None, None, ())
+    assert _event_step(event).label == words

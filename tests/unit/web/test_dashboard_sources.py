@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rigs.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
-from rigs.remp_world import session, sets_file
+from rigs.remp_world import session, sets_file, source_of
 from stagepost.pipeline.tables.delta import LOG_FOLDER
 from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE
@@ -21,7 +22,8 @@ from stagepost.topics.topic import Record
 from stagepost.web import message_book
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.app import metrics_text
-from stagepost.web.figures import heat, lately, quantile, sessions_of
+from stagepost.web.charts import charts_of
+from stagepost.web.figures import HEAT_FROM_MS, heat, lately, quantile, sessions_of
 from stagepost.web.listing import Cursor, ListSource, Page, page_of
 from stagepost.web.live import Ring, Tail, event_id, read_event_id
 from stagepost.web.message_book import MessageBook, ShownRecord, Told
@@ -29,6 +31,7 @@ from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
 from stagepost.web.tables import TableQueries
+from tests.browser.tables_world import write_tables
 from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, made_unreadable
 
@@ -293,6 +296,47 @@ def test_validators_that_are_silent_differ_or_lie_stand_out(world: DashboardWorl
     assert heat(figures, seats["V1"], "queued") == 0
 
 
+@pytest.mark.parametrize(
+    ("own_ms", "warmth"), [(40 + HEAT_FROM_MS - 1, 0), (40 + HEAT_FROM_MS, 5), (40, 0), (None, 0)]
+)
+def test_a_difference_of_a_few_milliseconds_is_not_warm(
+    world: DashboardWorld, own_ms: int | None, warmth: int
+) -> None:
+    world.finalized()
+    (figures,) = sessions_of(read(world).book, NOW_MS + 2_000)
+    slow = msgspec.structs.replace(figures.seats[0], p50_ms={"queued": own_ms})
+    usual = [msgspec.structs.replace(one, p50_ms={"queued": 40}) for one in figures.seats[1:]]
+    assert heat(msgspec.structs.replace(figures, seats=[slow, *usual]), slow, "queued") == warmth
+
+
+def test_validators_stand_in_the_order_of_their_names(world: DashboardWorld) -> None:
+    world.finalized()
+    book = read(world).book
+    assert book.sets is not None
+    for place in range(7):
+        book.sets.names[source_of(place)] = f"validator-{12 - place}"
+    (figures,) = sessions_of(book, NOW_MS + 2_000)
+    assert [seat.validator for seat in figures.seats] == [f"validator-{number}" for number in range(6, 13)]
+
+
+def test_charts_name_validators_and_say_reasons_in_words(tmp_path: Path) -> None:
+    world = DashboardWorld(tmp_path / "data", NOW_MS)
+    world.finalized()
+    world.close()
+    write_tables(tmp_path / "data" / "tables", NOW_MS, count=60)
+    sources = Sources(WebSettings(tmp_path / "data"), now_ms=lambda: NOW_MS)
+    sources.tail.step()
+    assert sources.book.sets is not None
+    sources.book.sets.names[source_of(2)] = "harbour-3"
+    charts = charts_of(sources, ("validators", "trust", "rejections"))
+    assert isinstance(charts, list)
+    by_key = {chart.key: chart for chart in charts}
+    for key in ("validators", "trust"):
+        assert "harbour-3" in by_key[key].series[0].x
+        assert "V2" in by_key[key].series[0].x
+    assert all(not reason.startswith("Contract rejected") for reason in by_key["rejections"].series[0].x)
+
+
 def test_quantiles_are_of_what_there_is() -> None:
     assert quantile([], 0.5) is None
     assert quantile([3, 1, 2], 0.5) == 2
@@ -322,7 +366,7 @@ def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     from tests.browser.tables_world import write_tables
 
-    write_tables(tmp_path, NOW_MS, count=20)
+    write_tables(tmp_path, NOW_MS, count=60)
     tables = TableQueries(tmp_path, 0.05)
     answer = tables.ask(
         lambda asking: asking.rows(

@@ -171,7 +171,7 @@ class LivingDemo:
             waiting = self._waiting
             if FILL in self._on:
                 for _ in range(min(FILL_AT_ONCE, QUEUE_SIZE - waiting)):
-                    await self._send_queued()
+                    await self._send_queued(next(self._numbers))
             elif waiting < QUEUE_SIZE // 2:
                 number = next(self._numbers)
                 if number % 2 and len(self._acked) < ACKED_AT_ONCE_MAX:
@@ -179,7 +179,7 @@ class LivingDemo:
                     self._acked.add(task)
                     task.add_done_callback(self._acked.discard)
                 else:
-                    await self._send_queued()
+                    await self._send_queued(number)
             await asyncio.sleep(EVERY_S)
 
     @property
@@ -192,9 +192,9 @@ class LivingDemo:
         account = account_of(b"living", number % ACCOUNTS)
         return SumMessage(account, 2 + number // ACCOUNTS).data(self._network.full_node.now_ms)
 
-    async def _send_queued(self) -> None:
+    async def _send_queued(self, number: int) -> None:
         with suppress(DeliveryError):
-            await self._publisher.publish_queued(MESSAGES_TOPIC, self._data(next(self._numbers)))
+            await self._publisher.publish_queued(MESSAGES_TOPIC, self._data(number))
 
     async def _send_acked(self, data: bytes) -> None:
         with suppress(DeliveryError):  # a network without a quorum acknowledges nothing

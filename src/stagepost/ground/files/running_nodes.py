@@ -36,11 +36,12 @@ class CardanoFacts(msgspec.Struct, frozen=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """Content of node.json: the process of a DMQ node, and where it is reached."""
+    """Content of node.json: the process of a DMQ node, and where it is reached. `tcp` holds the addresses for its peers."""
 
     pid: int
     local_socket: str
     network_magic: int
+    tcp: tuple[str, ...] = ()
     metrics_port: int | None = None
     started_ms: int = 0
     cardano: CardanoFacts | None = None

@@ -38,6 +38,7 @@ class Colour(Enum):
     ORANGE = "orange"  # a warning: one validator's opinion, or a step back
     RED = "red"  # it will never be included
     BLUE = "blue"  # it is final
+    QUIET = "quiet"  # nothing to look at: another validator was faster
 
 
 class Stage(Enum):
@@ -113,7 +114,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("RejectedByMasterchain", _S.REJECTED, _L.MASTERCHAIN, _F.ERROR_AND_NAMED_BLOCK, stage=Stage.REJECTED),
     Kind("SentToValidators", _S.SENT_TO_VALIDATORS, _L.FULLNODE, _F.COUNTS, _C.GREEN, Stage.SENT),
     Kind("PutIntoQueue", _S.NEW, _L.QUEUE, _F.NOTHING, _C.GREEN, Stage.QUEUED),
-    Kind("Duplicate", _S.DUPLICATE, _L.QUEUE, _F.BLOCK),
+    Kind("Duplicate", _S.DUPLICATE, _L.QUEUE, _F.BLOCK, _C.QUIET),
     Kind("Timeout", _S.TIMEOUT, _L.QUEUE, _F.NOTHING, _C.RED, Stage.TIMEOUT),
 )
 # fmt: on

@@ -17,7 +17,7 @@ from stagepost.remp.receipts.message_status import Accepted, SentToValidators, b
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
 from stagepost.remp.receipts.status import Kind, Status, is_finally_accepted
 from stagepost.remp.receipts.status_records import StatusRecord, read_record
-from stagepost.remp.validator_sets import SetMember, ValidatorSets
+from stagepost.remp.validator_sets import ValidatorSets
 from stagepost.remp.verdict.state import MessageState, ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict, evaluate
 from stagepost.remp.verdict.words import verdict_words
@@ -248,7 +248,7 @@ def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: Vali
     if verdict is not None and verdict.session_id is not None:
         session = sets.sessions[bytes.fromhex(verdict.session_id)]
         # Seats change with each session; people look for a machine by its name.
-        for validator in sorted(session.validators, key=lambda one: _by_name(sets, one)):
+        for validator in sorted(session.validators, key=lambda one: sets.name_order(one.key_id, one.index)):
             found = _lane(
                 sets.name_of(validator.key_id, validator.index),
                 validator.key_id,
@@ -259,14 +259,6 @@ def _lanes(points: dict[bytes, list[Point]], verdict: Verdict | None, sets: Vali
     for source in sorted(points):
         lanes.append(_lane(_other_name(source, sets), source, points[source]))
     return lanes
-
-
-def _by_name(sets: ValidatorSets, validator: SetMember) -> tuple[str, int, int]:
-    """Return the order of a validator's lane: by its name, with the number at the end of the name as a number."""
-    name = sets.names.get(validator.key_id, "")
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits) if digits else 0, validator.index
 
 
 def _other_name(source: bytes, sets: ValidatorSets) -> str:

@@ -137,7 +137,8 @@ function live(root) {
     const line = element("tr", { className: "fresh" });
     line.dataset.position = row.position;
     const dot = element("span", { className: `dot ${row.colour}`, title: row.colour });
-    const trouble = element("td", { className: row.refused ? "bad-text" : "dim", textContent: (row.refused || row.error).slice(0, 48) });
+    const why = row.refused || row.error;
+    const trouble = element("td", { className: row.refused ? "bad-text" : "dim", textContent: why, title: why });
     line.append(
       element("td", {}, clock(row.timestamp_ms)), element("td", { textContent: row.source }), element("td", {}, dot, row.kind || "no receipt"),
       element("td", {}, row.message_id ? idLink(row.message_id) : "–"), trouble);
@@ -187,6 +188,7 @@ async function toggleProof(row) {
 
 const MARKERS_MAX = 60; // points; with more, lines alone can be told apart
 const HALF_HOUR_MS = 1800000;
+const BAR_HEIGHT = 24, BARS_MARGIN = 80, BARS_HEIGHT_MIN = 160; // pixels
 
 function loadCharts() {
   const holder = document.getElementById("chart-data");
@@ -216,12 +218,17 @@ function charts() {
       type: chart.kind === "line" ? "scatter" : "bar", mode: points > MARKERS_MAX ? "lines" : "lines+markers", width: only !== null && chart.kind !== "line" ? HALF_HOUR_MS / 2 : undefined, marker: { color: colour(series.tone), size: 5 },
       line: { color: colour(series.tone), width: 2, dash: series.name.endsWith("p95") ? "dot" : "solid" },
     }));
+    // Bars that lie have a line each, so that none of their names is left out.
+    if (lies) place.style.height = `${Math.max(BARS_HEIGHT_MIN, BAR_HEIGHT * points + BARS_MARGIN)}px`;
+    const most = Math.max(0, ...chart.series.flatMap((series) => series.y));
+    // Counts have no halves.
+    const values = { ticksuffix: chart.unit ? ` ${chart.unit}` : "", rangemode: "tozero", ...(chart.unit || chart.kind === "line" || most > 4 ? {} : { dtick: 1, ...(most ? {} : { range: [0, 1] }) }) };
     const axis = { gridcolor: colour("soft"), linecolor: colour("rule"), zerolinecolor: colour("rule"), automargin: true };
     const layout = {
-      barmode: chart.is_stacked ? "stack" : "group", bargap: points > MARKERS_MAX ? 0.05 : points > 4 ? 0.25 : 0.65, margin: { l: 44, r: 12, t: hasLegend ? 34 : 8, b: 36 }, font, paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)", xaxis: lies ? { ...axis, rangemode: "tozero" } : { ...axis, type: chart.is_time ? "date" : "category", ...(chart.is_time ? { nticks: place.clientWidth < 420 ? 3 : 6, tickangle: 0 } : {}),
+      barmode: chart.is_stacked ? "stack" : "group", bargap: points > MARKERS_MAX ? 0.05 : lies || points > 4 ? 0.25 : 0.65, margin: { l: 44, r: 12, t: hasLegend ? 34 : 8, b: 36 }, font, paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)", xaxis: lies ? { ...axis, ...values, nticks: place.clientWidth < 420 ? 4 : 6, tickangle: 0 } : { ...axis, type: chart.is_time ? "date" : "category", ...(chart.is_time ? { nticks: place.clientWidth < 420 ? 3 : 6, tickangle: 0 } : {}),
         ...(only !== null ? { range: [only - HALF_HOUR_MS, only + HALF_HOUR_MS].map((ms) => new Date(ms).toISOString()) } : {}) },
-      yaxis: lies ? { ...axis, type: "category", autorange: "reversed" } : { ...axis, ticksuffix: chart.unit ? ` ${chart.unit}` : "", rangemode: "tozero" },
+      yaxis: lies ? { ...axis, type: "category", autorange: "reversed" } : { ...axis, ...values },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, showlegend: hasLegend,
     };
     window.Plotly.react(place, traces, layout, { displayModeBar: false, responsive: true }).then(() => { place.dataset.drawn = String(traces.length); });

@@ -108,6 +108,7 @@ def test_the_colours_say_what_will_never_be_included_and_what_is_final() -> None
     by_colour = {colour: {kind.name for kind in KINDS if kind.colour is colour} for colour in Colour}
     assert by_colour[Colour.RED] == {"RejectedByFullnode", "RejectedByShardchain", "Timeout"}
     assert by_colour[Colour.BLUE] == {"Finalized"}
+    assert by_colour[Colour.QUIET] == {"Duplicate"}, "that another validator was faster is no trouble"
     assert "RejectedByCollator" in by_colour[Colour.ORANGE]
     assert "PutIntoQueue" in by_colour[Colour.GREEN]
 
