@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -586,83 +585,6 @@ def test_charts_with_few_and_many_buckets_have_readable_axes(
         })""",
     )
     assert overlaps == []
-
-
-def test_a_living_demo_is_broken_and_mended_from_its_page(browser: Browser, tmp_path: Path) -> None:
-    """Every fault is set and taken back from the page, of a real process; `check` in another process says the same."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "stagepost.cli.main", "demo", "--live", "--no-spark"),
-            *("--port", "0", "--data", str(tmp_path / "demo")),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    try:
-        assert process.stderr is not None
-        told = [process.stderr.readline() for _ in range(4)]
-        link = re.search(r"open (http://\S+)/login\?token=(\S+)", "".join(told))
-        assert link is not None, told
-        context = browser.new_context(viewport={"width": 1_280, "height": 800})
-        context.set_default_timeout(90_000)
-        _break_and_mend(context.new_page(), link[1], link[2], tmp_path / "demo")
-        context.close()
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        assert process.returncode == 130
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _break_and_mend(page: Page, base: str, token: str, data: Path) -> None:
-    def says(health: str, *words: str) -> None:
-        page.locator(".tile.health .figure", has_text=health).wait_for()
-        for word in words:
-            page.locator(".tile.health .note", has_text=word).wait_for()
-
-    def press(name: str) -> None:
-        page.get_by_role("button", name=name, exact=True).click()
-        page.wait_for_url(f"{base}/demo")
-        page.evaluate("document.activeElement.blur()")
-
-    page.goto(f"{base}/login?token={token}")
-    page.goto(f"{base}/demo")
-    says("good")
-    press("Kill validator-3")
-    press("Kill validator-4")
-    says("bad", "validator-3", "validator-4", "no quorum")
-    assert _checked(data) == 2
-    press("Take back: Kill validator-3")
-    press("Take back: Kill validator-4")
-    says("good")
-    press("Fill the outbox")
-    says("bad", "outbox 60 of 60")
-    press("Take back: Fill the outbox")
-    says("good")
-    press("Cut a link")
-    page.goto(f"{base}/peers")
-    page.locator("tr", has_text="validator-1").locator("text=not linked").first.wait_for()
-    page.goto(f"{base}/demo")
-    press("Take back: Cut a link")
-    press("Forge receipts")
-    page.goto(f"{base}/")
-    page.locator("#health tr", has_text="RECEIPT_SIGNATURE").wait_for()
-    page.goto(f"{base}/demo")
-    press("Take back: Forge receipts")
-    says("good")
-    page.goto(f"{base}/live")
-    before = page.locator("#live-messages tbody tr").count()
-    page.locator("#live-messages tbody tr").nth(before).wait_for()
-    assert _checked(data) in (0, 1)
-
-
-def _checked(data: Path) -> int:
-    """Return the exit code of `stagepost check`."""
-    command = [sys.executable, "-m", "stagepost.cli.main", "check", "--data", str(data), "--queue-size", "60"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(command, capture_output=True, env=environment, check=False).returncode
 
 
 def test_nothing_is_requested_from_another_host_and_nobody_complains(

@@ -4,96 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.cli import main as command
 from stagepost.devnet.devnet import DevnetPlan, devnet
-from stagepost.ground.files.running_nodes import find_remp_node
-from stagepost.ground.telemetry.status_reading import fetch
 from stagepost.web.access.settings import WebSettings
 from tests.browser.served import served
+from tests.worlds.devnet.health_faces import HealthFaces
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytestmark = [pytest.mark.xdist_group("devnet"), pytest.mark.slow]
 
 WITHIN_S = 90.0
 KILLED = ("validator-3", "validator-4")
-ALERTS = Path(__file__).parents[2] / "prometheus" / "alerts.yml"
-_RULE = re.compile(r'- alert: (\w+)\n\s+expr: (stagepost_\w+)(?:\{(\w+)="(\w+)"\})? == (\d)\n')
-
-
-class Faces:
-    """All faces of one data folder, each as text and as its answer."""
-
-    def __init__(self, data: Path, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        self.data = data
-        self._capsys = capsys
-        self._client = client
-
-    def check(self) -> tuple[str, str]:
-        self._capsys.readouterr()
-        status = command.run(["check", "--data", str(self.data)])
-        return {0: "good", 1: "good", 2: "bad", 3: "unknown"}[status], self._capsys.readouterr().out
-
-    def page(self) -> tuple[str, str]:
-        text = self._client.get("/").text
-        found = re.search(r'<h2>Health</h2><p class="figure">(\w+)</p>', text)
-        return found[1] if found else "", text
-
-    def dashboard_ready(self) -> tuple[str, str]:
-        answer = self._client.get("/readyz")
-        return str(answer.json()["health"]), answer.text
-
-    def node_ready(self) -> tuple[str, str]:
-        note = find_remp_node(self.data)
-        assert note is not None
-        answer = httpx.get(f"http://127.0.0.1:{note.metrics_port}/readyz", timeout=30)
-        return {200: "good", 503: "bad"}[answer.status_code], answer.text
-
-    def metrics(self) -> tuple[str, str]:
-        note = find_remp_node(self.data)
-        assert note is not None
-        return _alerted(fetch(note, "/metrics").decode())
-
-    def dashboard_metrics(self) -> tuple[str, str]:
-        return _alerted(self._client.get("/metrics").text)
-
-    @property
-    def all(self) -> list[Callable[[], tuple[str, str]]]:
-        return [
-            self.check,
-            self.page,
-            self.dashboard_ready,
-            self.node_ready,
-            self.metrics,
-            self.dashboard_metrics,
-        ]
-
-
-def _alerted(text: str) -> tuple[str, str]:
-    """Evaluate the alert rules of the form `metric{label="value"} == number` on one scrape."""
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-    rules = _RULE.findall(ALERTS.read_text())
-    assert len(rules) >= 5
-    firing = []
-    for name, metric, label, value, number in rules:
-        firing += [
-            f"{name} {sample.labels.get('validator', '')}"
-            for sample in samples
-            if sample.name == metric
-            and (not label or sample.labels[label] == value)
-            and sample.value == float(number)
-        ]
-    return (
-        "bad" if any(one.startswith("StagepostNetworkCannotFinish") for one in firing) else "good"
-    ), " ".join(firing)
 
 
 def test_two_of_four_killed_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +32,12 @@ async def _story(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with devnet(DevnetPlan(validators=4), data, one_process=False, full_node_here=False) as network:
         await network.ready()
         with served(WebSettings(data)) as server, httpx.Client(base_url=server.base, timeout=30) as client:
-            faces = Faces(data, client, capsys)
+
+            def checked(*line: str) -> tuple[int, str]:
+                capsys.readouterr()
+                return command.run([*line]), capsys.readouterr().out
+
+            faces = HealthFaces(data, client, checked)
             await _all_say(faces, "good", ())
             # A link that comes and goes between two looks of the node is in no line of its log.
             await _log_comes_to_say(data / "full-node" / "log", _has_linked_the_killed)
@@ -151,7 +84,7 @@ async def _log_comes_to_say(path: Path, says: Callable[[list[dict[str, Any]]], b
         await asyncio.sleep(0.2)
 
 
-async def _all_say(faces: Faces, health: str, names: tuple[str, ...]) -> float:
+async def _all_say(faces: HealthFaces, health: str, names: tuple[str, ...]) -> float:
     """Wait until every face says `health` and names `names`; return how long that took, in seconds."""
     began = time.monotonic()
     left = faces.all

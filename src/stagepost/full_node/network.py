@@ -16,6 +16,7 @@ import msgspec
 from stagepost.chain.configuration import fault_in
 from stagepost.chain.genesis import Genesis
 from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
+from stagepost.ground.files.data_folder import NETWORK_FILE as NETWORK_FILE
 from stagepost.ground.files.small_files import read_small_file, replace_file
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -23,7 +24,6 @@ from stagepost.remp.links.overlay_links import LinkMember
 
 log = logging.getLogger(__name__)
 
-NETWORK_FILE = "network.json"
 MEMBERS_EVERY_S = 1.0
 """Seconds between two looks of a running node at its network file."""
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from stagepost.errors import ErrorCode
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.verdict.trace import Lane, Mark, Point, StepLane, Trace
+from stagepost.trace.reasons import error_words
 
 FOLD_SHARE = 0.5
 """Part of the drawing: a longer stretch without any event is folded."""
@@ -269,7 +270,7 @@ def _arcs(points: list[Point], y: float, scale: TimeScale) -> Iterator[str]:
 def _mark(point: Point, x: float, y: float, zero_ms: int, lane: str) -> str:
     after_ms = point.timestamp_ms - zero_ms
     said = "counts" if point.refused is None else f"does not count: {point.refused.text}"
-    title = escape(f"{point.label}, {lane}, {after_ms:+} ms, {said}")
+    title = escape(f"{error_words(point.label)}, {lane}, {after_ms:+} ms, {said}")
     if point.refused is not None and point.refused.reason is ErrorCode.RECEIPT_SOURCE:
         shape = f'<circle class="unknown" cx="{x}" cy="{y}" r="{MARK_RADIUS - 1}"/>'
     else:
@@ -310,7 +311,7 @@ def _label(lane: Lane, y: float) -> str:
     troubles = lane.troubles
     if not troubles:
         return ""
-    said = Counter(point.label for point in troubles)
+    said = Counter(error_words(point.label) for point in troubles)
     whole = ", ".join(label if times == 1 else f"{label} × {times}" for label, times in said.items())
     is_returned = all(point.mark is Mark.RETURNED for point in troubles)
     kind = "label back-label" if is_returned else "label"

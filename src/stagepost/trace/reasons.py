@@ -16,14 +16,14 @@ NAMES_SHOWN = 3
 _CODE = re.compile(r"Contract rejected message with error code (-?[0-9]+)")
 
 
-def error_words(error: str) -> str:
-    """Return the text of an error, with words beside the code of a contract that this network knows."""
-    found = _CODE.fullmatch(error)
-    if found is None:
-        return error
-    code = int(found[1])
-    words = CODE_WORDS.get(code)
-    return f"contract error {code}" + (f" ({words})" if words else "")
+def error_words(text: str) -> str:
+    """Return a text with the code of a contract's error first and in few words, so that nobody cuts the code off."""
+    return _CODE.sub(_code_words, text)
+
+
+def _code_words(found: re.Match[str]) -> str:
+    words = CODE_WORDS.get(int(found[1]))
+    return f"contract error {found[1]}" + (f" ({words})" if words else "")
 
 
 def why(trace: Trace) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from stagepost.errors import ErrorCode
+from stagepost.ground.files.data_folder import NETWORK_FILE
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.receipts.receipt import Quarantined
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
@@ -234,6 +235,8 @@ def hex_lines(data: bytes) -> str:
 def seal_of(trace: Trace, data: Path) -> dict[str, Any]:
     """Return what a page shows of the proof: the end, the block, how many signed, and how to check it oneself."""
     proved, digits = trace.proved, trace.message_id.hex()
+    # A node whose network file lies elsewhere: its operator knows where.
+    network = data / NETWORK_FILE if (data / NETWORK_FILE).exists() else NETWORK_FILE
     return {
         "end": end_words(trace.verdict),
         "is_proved": proved is not None,
@@ -242,7 +245,7 @@ def seal_of(trace: Trace, data: Path) -> dict[str, Any]:
         "validators": None if proved is None else proved.validators,
         "commands": (
             f"stagepost prove {digits} --data {shlex.quote(str(data))} --out proof.json",
-            "stagepost verify proof.json --genesis network.json",
+            f"stagepost verify proof.json --genesis {shlex.quote(str(network))}",
         ),
     }
 

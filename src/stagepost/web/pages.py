@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -306,7 +307,7 @@ def trace(request: Request, message_id: str) -> Response:
         and not request.scope.get(BY_TOKEN)
         and not _may_act(request),
         is_followed=found.is_open or (found.proved is None and keeps_proofs(sources.settings.data)),
-        command=f"stagepost trace {whole[:16]} --data {sources.settings.data}",
+        command=f"stagepost trace {whole[:16]} --data {shlex.quote(str(sources.settings.data))}",
         stream=f"/api/v1/stream?id={whole}",
         event_id=event_id(sources.ring.next_offsets),
         topic=STATUSES_TOPIC,

@@ -18,7 +18,7 @@ from stagepost.remp.verdict.trace import (
 )
 from stagepost.remp.verdict.words import end_words
 from stagepost.trace.drawing import round_step
-from stagepost.trace.reasons import counts, missing, why
+from stagepost.trace.reasons import counts, error_words, missing, why
 
 WIDTH = 62
 """Columns of the time axis."""
@@ -168,8 +168,8 @@ def _label(lane: Lane) -> str:
     if not lane.points:
         return "silent"
     if lane.name.startswith("full node"):
-        return _printable(" → ".join(point.label for point in lane.points))
-    return _printable(", ".join(point.label for point in lane.troubles))
+        return _printable(error_words(" → ".join(point.label for point in lane.points)))
+    return _printable(error_words(", ".join(point.label for point in lane.troubles)))
 
 
 def _printable(text: str) -> str:

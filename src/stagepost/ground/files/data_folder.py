@@ -22,6 +22,7 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 LOCK_FILE = "node.lock"
 NODE_FILE = "node.json"
+NETWORK_FILE = "network.json"
 UNFINISHED_RESTORE = "restore-unfinished"
 """File that lies in a data folder while a restore fills it."""
 RESTORED_FILE = "restored.json"

@@ -59,14 +59,12 @@ class Point(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """Text beside the lane."""
         words = self.receipt.kind.name
-        error = getattr(self.receipt.status, "error", "")
-        if error:
-            words += f": {error}"
         if isinstance(self.receipt.status, SentToValidators):
             words += f" {self.receipt.status.sent_to}/{self.receipt.status.total_validators}"
         if self.refused is not None:
             words += f": {_REFUSED_WORDS.get(self.refused.reason, self.refused.text)}"
-        return words
+        error = getattr(self.receipt.status, "error", "")
+        return f"{words}: {error}" if error else words
 
 
 _REFUSED_WORDS = {
