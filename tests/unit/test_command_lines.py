@@ -38,6 +38,21 @@ def printed() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), re.sub(r"\\\\\n\s*", " ", line)
 
 
+_MENTION = re.compile(r"`(stagepost [a-z][^`\n]*)`|[\"']  (stagepost [a-z][^\"'\n]*)[\"']")
+_FIELD = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+
+
+def mentioned() -> Iterator[tuple[str, str]]:
+    """Yield the commands that errors, advice and docstrings name: whole lines, or the command's name and some options."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for quoted, shown in _MENTION.findall(path.read_text(encoding="utf-8")):
+            line = _FIELD.sub("\0", quoted or shown)
+            # A field behind an option is its value; any other may be words of its own, or none.
+            line = re.sub(r"(--[a-z-]+) \0", r"\1 x", line).replace("\0", "")
+            if not re.search(r"[|…{]", line):
+                yield str(path.relative_to(ROOT)), line
+
+
 LINES = [(name, line) for name, line in printed() if not _SYNOPSIS.search(line)]
 
 
@@ -85,3 +100,11 @@ def test_wrong_command_lines_are_found() -> None:
     assert fault_in("stagepost check --dta x") is not None
     assert fault_in("stagepost backup --data d") is not None
     assert fault_in("stagepost pipeline run --once --kafka h:1 --topic x extra") is not None
+
+
+def test_commands_that_errors_and_advice_name_exist() -> None:
+    found = {*mentioned()}
+    assert len(found) > 100
+    faults = [(name, line, fault) for name, line in sorted(found) if (fault := fault_in(line))]
+    # A command that is only named lacks what it needs.
+    assert [one for one in faults if not one[2].startswith("Missing parameter")] == []

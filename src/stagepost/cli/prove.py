@@ -33,7 +33,8 @@ def prove(
 ) -> int:
     """Write the proof of an external message's end to a file, which anybody can check offline: stagepost verify.
 
-    ID is the whole external message id, 64 hexadecimal digits. The proof says that the message was executed, that it was executed as another
+    ID is any id of the message, at least eight of the first digits of one, or its idempotency key; with --address it is the whole
+    external message id, 64 hexadecimal digits. The proof says that the message was executed, that it was executed as another
     one with the same content, or that it never was and never will be.
 
     Exit code 0 means that the file is written; 4 that the end is not known yet: ask later, and do not send the message
@@ -48,13 +49,16 @@ def prove(
     from stagepost.ground.files.running_nodes import DATA_DIR
     from stagepost.ground.files.small_files import replace_file
     from stagepost.trace.kept_proofs import kept_proof_file
+    from stagepost.trace.reading import external_id
 
     if data is not None and address is not None:
         raise click.UsageError("give either --data or --address", context)
-    identifier = id_bytes(message_id.lower())
     if address is None:
-        found = kept_proof_file(data or Path(DATA_DIR), identifier)
+        folder = data or Path(DATA_DIR)
+        identifier = id_bytes(external_id(folder, message_id) or message_id.lower())
+        found = kept_proof_file(folder, identifier)
     else:
+        identifier = id_bytes(message_id.lower())
         found = _fetched(address, identifier)
     if found is None:
         if as_json:

@@ -80,6 +80,20 @@ def read_trace(data: Path, text: str, as_of_ms: int, outbox: Path | None = None)
     return _trace_of(ids, spans, data, as_of_ms)
 
 
+def external_id(data: Path, text: str) -> str | None:
+    """Return the external message id of the one message that `text` names as for `read_trace`; None if no external message of
+    the folder has that name. `NotOneMessage` if there are several.
+    """
+    if not data.is_dir():
+        return None
+    with MessageIndex(data) as index:
+        index.catch_up()
+        found = index.find(text)
+        if len(found) > 1:
+            raise _ambiguous(found, text, index)
+    return found[0].led_by(text).message_ids[0] if found and found[0].message_ids else None
+
+
 def _ambiguous(found: list[MessageIds], text: str, index: MessageIndex) -> NotOneMessage:
     counts = {one.main: sum(1 for span in index.spans(one) for _ in span_records(span)) for one in found}
     more = "at least " if len(found) >= MATCHES_MAX else ""

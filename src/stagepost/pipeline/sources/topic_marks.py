@@ -121,8 +121,8 @@ def require_going_on(
         topic = "" if "topic" in options else f" --topic {error.topic}"
         error.advice = (
             f"{PUT_BACK}; or follow the new one into new tables: "
-            f"`stagepost pipeline run {where} {sets} --out {quote(f'{tables}-2')}`; or add what it holds to these tables: "
-            f"`stagepost pipeline backfill {where}{topic} {sets} --out {quote(tables)}`"
+            f"`stagepost pipeline run {where} {sets} --tables {quote(f'{tables}-2')}`; or add what it holds to these tables: "
+            f"`stagepost pipeline backfill {where}{topic} {sets} --tables {quote(tables)}`"
         )
         raise
 

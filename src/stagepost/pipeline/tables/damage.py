@@ -80,7 +80,7 @@ def damaged(where: TableStore, name: str, file: Held, reason: str) -> StorageErr
         following = (date.fromisoformat(file.day) + timedelta(days=1)).isoformat()
         advice = (
             "the records are the only copy in these tables: read that day from its topics into new tables with "
-            f"`stagepost pipeline backfill --from {file.day}T00:00:00Z --to {following}T00:00:00Z --out NEW …`"
+            f"`stagepost pipeline backfill --from {file.day}T00:00:00Z --to {following}T00:00:00Z --tables NEW …`"
         )
     else:
         advice = (
