@@ -30,7 +30,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """`kind` is line, bar, or across: bars that lie, for names that are sentences."""
+    """`kind` is line, bar, or across: bars that lie, for names that are sentences. `empty` stands where there is nothing to draw."""
 
     key: str
     title: str
@@ -40,6 +40,7 @@ class Chart(msgspec.Struct, frozen=True):
     series: list[Series]
     is_time: bool = False
     is_stacked: bool = False
+    empty: str = "nothing yet"
 
     @property
     def is_empty(self) -> bool:

@@ -145,6 +145,7 @@ def adoption_charts(found: Observed) -> list[Chart]:
             "line",
             "%",
             by_epoch,
+            empty=_why_empty(found.epochs),
         ),
         Chart(
             "beacons",
@@ -154,8 +155,13 @@ def adoption_charts(found: Observed) -> list[Chart]:
             "%",
             of_beacons,
             is_time=True,
+            empty=_why_empty(found.beacons),
         ),
     ]
+
+
+def _why_empty(rows: list[dict[str, Any]]) -> str:
+    return "unknown: no stake of this epoch is known" if rows else "nothing yet"
 
 
 def _shown(value: float) -> float:

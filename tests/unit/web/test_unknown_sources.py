@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
 import time
@@ -194,6 +195,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "index": ("trace ID --data DATA",),
 }
 """Commands that read a source, with the words that a test fills in."""
+TILES: dict[str, tuple[str, ...]] = {
+    "outbox": ("Outbox",),
+    "sets": ("Accepted", "Time to final", "Open", "Rejected", "Refused receipts"),
+    "topic": ("Accepted", "Time to final", "Open", "Rejected", "Refused receipts"),
+    "tables": (),
+    "node": ("Peers", "KES left"),
+    "index": (),
+}
+"""Tiles of the overview whose figures come from a source."""
 API = {
     "outbox": "/api/v1/queues",
     "sets": "/api/v1/messages",
@@ -244,7 +254,10 @@ def test_a_damaged_source_is_unknown_to_every_face(
         assert report["health"] == "unknown", report
         assert any(not part["ready"] and part["reason"] for part in report["parts"].values()), report
         _metrics_say_unknown(faces.get("/metrics")[1], source)
-        assert '<h2>Health</h2><p class="figure">unknown</p>' in faces.get("/")[1]
+        overview = faces.get("/")[1]
+        assert '<h2>Health</h2><p class="figure">unknown</p>' in overview
+        for tile in TILES[source]:
+            assert re.search(rf'<h2>{tile}</h2>\s*<p class="figure dim">[?–]</p>', overview), (tile, overview)
         _api_says_unknown(faces, source, folder)
         page_status, page = faces.get(PAGES[source].replace("ID", folder.message_id))
         assert page_status in (200, 503)
