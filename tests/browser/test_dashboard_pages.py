@@ -49,8 +49,6 @@ ALL_PAGES = (
     "/analytics",
     "/login",
 )
-MEASURED_PAGES = tuple(path for path in ALL_PAGES if path != "/observatory")
-"""Pages whose width and weight have been measured."""
 
 
 class Dashboard:
@@ -517,7 +515,7 @@ def test_every_page_fits_and_every_page_can_be_reached(
     browser: Browser, dashboard: Dashboard, width: int
 ) -> None:
     context = opened(browser, dashboard, with_charts=False)
-    for path in (*MEASURED_PAGES, f"/trace/{dashboard.ids['forged']}"):
+    for path in (*ALL_PAGES, f"/trace/{dashboard.ids['forged']}"):
         page = context.new_page()
         page.set_viewport_size({"width": width, "height": 800})
         page.goto(dashboard.server.base + path, wait_until="load")
@@ -535,7 +533,7 @@ TRANSFERRED = """() => performance.getEntriesByType('navigation').concat(perform
 def test_pages_are_light_and_the_chart_library_comes_only_where_it_is_used(
     browser: Browser, dashboard: Dashboard
 ) -> None:
-    for path in MEASURED_PAGES:
+    for path in (*ALL_PAGES, f"/trace/{dashboard.ids['largest']}"):
         context = browser.new_context()
         page = context.new_page()
         asked: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 from functools import lru_cache
 from http import HTTPStatus
@@ -47,6 +48,9 @@ from stagepost.web.stream import row_filter
 
 FRAGMENT_HEADER = "x-fragment"
 """A script that keeps a page up to date asks for the inner part alone."""
+COMPRESSED_FROM_BYTES = 100_000
+"""Bytes of a page above which it is compressed."""
+GZIP_LEVEL = 5
 LIVE_ROWS_AT_FIRST = 60
 LIVE_MESSAGES_SHOWN = 40
 OPEN_OUTCOMES = "sent,queued,included,accepted,likely_rejected"
@@ -115,9 +119,21 @@ def page(
         )
     )
     response = HTMLResponse(text, status)
+    if not with_form and session is None and len(response.body) > COMPRESSED_FROM_BYTES:
+        _compress(request, response)
     if is_new and session is not None:
         set_cookie(response, session, is_secure=sources.settings.has_tls)
     return response
+
+
+def _compress(request: Request, response: HTMLResponse) -> None:
+    """Compress a long page for a reader that takes it so. A page with a form's word is never compressed: the length of the
+    answer would tell of the word."""
+    response.headers["Vary"] = "Accept-Encoding"
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        response.body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Content-Length"] = str(len(response.body))
 
 
 def _may_act(request: Request) -> bool:
