@@ -123,7 +123,7 @@ ELSEWHERE = (
     (r"devnet .*", "tests/e2e/test_devnet.py"),
     (r"node dmq .*", "tests/e2e/test_drop_in_node.py"),
     (
-        r"node (full|validator) .*|network (set|show) .*|(backup|restore) .*",
+        r"node (full|validator) .*|network (set|show|join) .*|(backup|restore) .*",
         "tests/e2e/test_operated_network.py",
     ),
     (r"observe .*until-idle.*", "tests/unit/cli/observe/test_observe.py"),  # a node of the main network
