@@ -32,7 +32,7 @@ from stagepost.remp.validator_sets import (
     ValidatorSets,
 )
 from stagepost.topics.log.file_topic import FileTopic, create_topic
-from stagepost.topics.topic import Place
+from stagepost.topics.topic import Place, RecordRefused
 from stagepost.trace.session_records import load_sets, session_document, session_record
 
 log = logging.getLogger(__name__)
@@ -193,10 +193,14 @@ class SessionLog:
 
     def changed(self, known_sets: KnownSets) -> None:
         """Append the sessions that have begun or ended."""
-        sessions = known_sets.take_changed()
-        if sessions:
-            names = known_sets.sets.names
-            self._writer.append_soon([session_record(one, names) for one in sessions], _appended)
+        names = known_sets.sets.names
+        for session in known_sets.take_changed():
+            try:
+                self._writer.append_soon([session_record(session, names)], _appended)
+            except RecordRefused as error:
+                # The node itself knows the session; readers of the topic do not.
+                said = {"session": session.session_id.hex(), "validators": session.size, "reason": error.text}
+                log.error("a session is too large for its topic", extra=said)
 
     async def close(self) -> None:
         await self._writer.close()

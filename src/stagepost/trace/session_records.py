@@ -20,6 +20,7 @@ from stagepost.ground.identifiers import SESSIONS_TOPIC
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import SHARD_DIGITS
 from stagepost.remp.validator_sets import SETS_FILE, Session, SetMember, ValidatorSets
+from stagepost.topics.log.block import VALUE_BYTES_MAX
 from stagepost.topics.log.file_topic import open_topic, topic_names
 from stagepost.topics.topic import Record
 
@@ -70,12 +71,15 @@ def session_document(session: Session) -> dict[str, Any]:
 
 
 def session_record(session: Session, names: dict[bytes, str]) -> Record:
-    """Return the record of a session, with the names that its validators have in their network."""
+    """Return the record of a session, with the names that its validators have in their network. A session of so many
+    validators that the names do not fit goes without them."""
     document = session_document(session)
+    bare = msgspec.json.encode(document)
     for validator, one in zip(document["validators"], session.validators, strict=True):
         if one.key_id in names:
             validator["name"] = names[one.key_id]
-    return Record(session.session_id.hex().encode(), msgspec.json.encode(document))
+    named = msgspec.json.encode(document)
+    return Record(session.session_id.hex().encode(), named if len(named) <= VALUE_BYTES_MAX else bare)
 
 
 def load_sets(path: Path, since_ms: int | None = None) -> ValidatorSets:

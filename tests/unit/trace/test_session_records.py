@@ -19,6 +19,8 @@ from tests.worlds.pipeline.pipeline_topics import append_all
 
 NOW_MS = 1_800_000_000_000
 SESSION_MS = 250_000
+SESSION_VALIDATORS = 340
+"""Validators of a session whose record fits, whatever their names are."""
 
 
 def members(*numbers: int) -> tuple[SetMember, ...]:
@@ -132,3 +134,28 @@ def test_a_switch_appends_two_records_however_many_sessions_there_were_and_memor
     assert max(sizes) <= 1_025, (
         f"a day has {KEPT_MS // SESSION_MS} sessions, and twice as many are looked through"
     )
+
+
+def a_large_session(count: int) -> Session:
+    return Session(bytes(32), 0, 1 << 63, 1, members(*range(1, count + 1)), NOW_MS, NOW_MS + SESSION_MS)
+
+
+@pytest.mark.parametrize(
+    ("count", "is_kept"), [(300, True), (SESSION_VALIDATORS, True), (SESSION_VALIDATORS + 30, False)]
+)
+def test_a_session_of_many_validators_goes_without_names_and_one_of_too_many_stops_nothing(
+    tmp_path: Path, count: int, is_kept: bool
+) -> None:
+    large = a_large_session(count)
+    known = KnownSets([])
+    tmp_path.chmod(0o700)
+    log = SessionLog(tmp_path, NOW_MS, known, lambda error: None)
+    known.sets.names.update((one.key_id, "a name of many letters" * 2) for one in large.validators)
+    known._enter(large)
+    known._enter(ended(2))
+    log.changed(known)
+    log._writer.close_now()
+    found = load_sets(tmp_path)
+    assert (large.session_id in found.sessions) is is_kept
+    assert large.validators[-1].key_id not in found.names
+    assert ended(2).session_id in found.sessions
