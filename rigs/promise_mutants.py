@@ -227,7 +227,31 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
     ),
     "S2": (PlantedTest("a full mempool refuses a message and remembers it for its pool", WAY_IN),),
     "S3": (PlantedTest("messages are forgotten at a restart", WAY_IN),),
-    "S4": (PlantedTest("a clock that was set back is believed", WAY_IN),),
+    "S4": (
+        PlantedTest("a clock that was set back is believed", WAY_IN),
+        Mutant(
+            "a clock that goes a day ahead is believed at once",
+            (
+                "tests/unit/dmq/node/test_intake.py::"
+                "test_a_message_accepted_while_the_clock_is_a_day_ahead_costs_others_no_day",
+            ),
+            """
+            from stagepost.ground.loop.clock import FlooredClock
+            FlooredClock.lead_s = 0.0
+            """,
+        ),
+        Mutant(
+            "the way back leaves no note, so what was forgotten may come again",
+            (
+                "tests/unit/dmq/node/test_stored_time.py::"
+                "test_recovery_sets_the_time_keeps_every_message_and_leaves_the_note_of_a_restore",
+            ),
+            """
+            from stagepost.dmq.node import stored_time
+            stored_time._leave_note = lambda data, now_ms: None
+            """,
+        ),
+    ),
     "S5": (
         PlantedTest(
             "no difference of clocks is allowed",
@@ -342,6 +366,17 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
         ),
     ),
     "N6": (
+        Mutant(
+            "a submitter may have as much in processing as it likes",
+            (
+                "tests/unit/full_node/test_submitter_shares.py::"
+                "test_1500_costly_messages_of_one_submitter_leave_a_few_blocks_of_backlog",
+            ),
+            """
+            from stagepost.full_node.submitter_shares import SubmitterShares
+            SubmitterShares.check = lambda shares, submitter: None
+            """,
+        ),
         Mutant(
             "a pool may send as often as it likes",
             (
@@ -468,6 +503,17 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
         PlantedTest(
             "a node sweeps nothing",
             "tests/simulation/test_days.py::test_a_node_that_sweeps_nothing_is_noticed",
+        ),
+        Mutant(
+            "a full node forgets no session",
+            (
+                "tests/unit/trace/test_session_records.py::"
+                "test_a_switch_appends_two_records_however_many_sessions_there_were_and_memory_stays",
+            ),
+            """
+            from stagepost.remp.validator_sets import ValidatorSets
+            ValidatorSets.forget_before = lambda sets, time_ms: None
+            """,
         ),
     ),
     "O2": (
