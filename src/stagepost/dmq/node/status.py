@@ -68,7 +68,7 @@ def clock_fault(clock: FlooredClock) -> str | None:
     if clock.behind_s > CLOCK_BEHIND_MAX_S:
         return (
             f"this machine's clock was set back by {clock.behind_s:.0f} s, and messages look expired until it has caught up; "
-            "if it was ahead before, stop the node and run `stagepost node clock --recover`"
+            "if it was ahead before, stop the node and run `stagepost node clock --data DIR --recover`"
         )
     return None
 
