@@ -29,7 +29,7 @@ _APPROVAL_DOMAIN = b"stagepost network approval\x00"
 
 class SetChange(msgspec.Struct, frozen=True, kw_only=True):
     """Wish of the proposer. `shard_validators` and `session_lifetime_ms` None keep what follows or stands; `from_ms` is
-    when the next set begins to serve.
+    when the next set begins to serve, at the earliest: it begins amid a session.
     """
 
     from_ms: int
@@ -110,15 +110,21 @@ def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: 
     return signed
 
 
+def _amid(from_ms: int, lifetime_ms: int) -> int:
+    """Return the first moment from `from_ms` on that is amid two ends of master sessions, which are multiples of their life: the
+    set changes the sessions, too, and messages in flight live through one change more easily than through two.
+    """
+    return from_ms + (lifetime_ms // 2 - from_ms) % lifetime_ms
+
+
 def _changed(base: Configuration, members: list[NetworkMember], change: SetChange) -> Configuration:
     keys = {one.public_key for one in base.current.validators}
     is_same_set = keys == {member.key for member in members}
-    following = (
-        base.next
-        if is_same_set
-        else ValidatorSet(change.from_ms, change.from_ms + SET_LIFETIME_MS, set_of(members))
-    )
     lifetime = change.session_lifetime_ms
+    from_ms = _amid(change.from_ms, base.master_lifetime_ms)
+    following = (
+        base.next if is_same_set else ValidatorSet(from_ms, from_ms + SET_LIFETIME_MS, set_of(members))
+    )
     size = change.shard_validators
     if size is None:
         derived = base.shard_validators == shard_session_size(len(keys))

@@ -184,8 +184,8 @@ class RempValidator:
         self.chain.stop()
 
     async def close(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        # The chain stops before the queues' store closes: a rotation in between would begin sessions that nothing can hold.
+        self.stop()
         await self.queues.close()
         await self.chain.close()
 

@@ -184,6 +184,18 @@ def test_a_set_without_a_quorum_of_the_old_one_is_refused() -> None:
         added(network, remove=("v1", "v2", "v3"))
 
 
+def test_the_next_set_begins_amid_a_session() -> None:
+    """Session ends are multiples of their life; two changes of sessions in a row would close messages in flight."""
+    network = founded()
+    base = network.chain.configuration
+    for wish_ms in (LATER_MS, LATER_MS + 1, LATER_MS + 124_999, LATER_MS + 249_999):
+        change = SetChange(from_ms=wish_ms, add=(card("v5", 6_000),))
+        following = propose(network, base, change, seed_of("v1")).proposed.next
+        assert following is not None
+        assert wish_ms <= following.from_ms < wish_ms + base.master_lifetime_ms
+        assert following.from_ms % base.master_lifetime_ms == base.master_lifetime_ms // 2
+
+
 def test_a_key_is_replaced_by_another_card() -> None:
     network = founded()
     proposal = added(network, "v2b", remove=("v2",))

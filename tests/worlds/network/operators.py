@@ -463,7 +463,7 @@ def play_changes(seed: int, folder: Path, earlier: Path | None = None) -> tuple[
             kills.stop()
             stream.stop()
         pace = stream.switch_pace(folder / FULL_NODE / LOG)
-        said = f"{len(stream.sent)} messages, {kills.killed.total()} kills {dict(kills.killed)}, {pace}"
+        said = f"{len(stream.sent)} messages, {stream.again} submitted again, {kills.killed.total()} kills {dict(kills.killed)}, {pace}"
         return [f"seed {seed}: {fault}" for fault in faults], said
 
 

@@ -27,7 +27,8 @@ from stagepost.topics.log.file_topic import open_topic
 from tests.worlds.chain.proved_chain import second
 
 AGAIN_S = 0.2
-ASKED_AT_ONCE = 16
+ASKED_AT_ONCE = 32
+LOOKS_BEFORE_AGAIN = 25
 SUBMIT_TIMEOUT_S = 20.0
 PROVED_WITHIN_S = 180.0
 """Seconds, at most, from the last message to the last proof: a message lives for 240 s, and a busy machine is slow."""
@@ -41,6 +42,9 @@ class MessageStream:
 
     def __init__(self, data: Path, network: Path, run: bytes, per_second: float) -> None:
         self.sent: dict[bytes, SumMessage] = {}
+        self.again = 0
+        """Submissions of the same bytes once more, of messages whose end did not come."""
+        self._contents: dict[bytes, bytes] = {}
         self.submitted_ms: dict[bytes, float] = {}
         """Time of each message's submission, in Unix milliseconds; of one that was submitted again, none."""
         self.faults: list[str] = []
@@ -75,6 +79,7 @@ class MessageStream:
                     asked_ms = time.time() * 1_000
                     taken = await client.submit(content, SUBMIT_TIMEOUT_S)
                     self.sent[taken.message_id] = message
+                    self._contents[taken.message_id] = content
                     if taken.is_new:
                         self.submitted_ms[taken.message_id] = asked_ms
                     break
@@ -110,7 +115,15 @@ class MessageStream:
 
         async def ask() -> None:
             for message_id in left:
+                looks = 0
                 while (proof := await client.proof(message_id, PROVED_WITHIN_S)) is None:
+                    looks += 1
+                    if looks % LOOKS_BEFORE_AGAIN == 0:
+                        # Validators close a message after two catchains of the masterchain, which may follow one another
+                        # closely when the set changes. The same bytes have the same id, so they count once.
+                        with suppress(RefusedByFullNode):
+                            await client.submit(self._contents[message_id], SUBMIT_TIMEOUT_S)
+                            self.again += 1
                     await asyncio.sleep(AGAIN_S)
                 found[message_id] = proof
 

@@ -20,7 +20,7 @@ from tests.worlds.remp.primes_world import PrimesWorld
 LOOK_EVERY_S = 0.5
 CHANGED_WITHIN_S = 60.0
 AHEAD_MS = 1_000
-TOO_FEW_FOR = 4
+TOO_FEW_FOR = 12
 """Looks for which one approval is missing."""
 
 FOUNDERS = 4

@@ -21,6 +21,10 @@ PASSED_MS = 2_000
 IDLE_PAUSE_MS = 5_000
 """Milliseconds between the last block of a shard and one that is made for expired messages, at least."""
 
+ROTATIONS_APART_MS = 5_000
+"""Milliseconds, at most, from a key block that this validator proposes to the rotations before and after it; a quarter of a
+session's life, if that is less."""
+
 
 class Collator(Protocol):
     """The source of messages for blocks."""
@@ -60,7 +64,7 @@ class BlockMaker:
                 parent,
                 now_ms,
                 plans=self._plans_upon(parent),
-                configuration=self._configuration_upon(parent),
+                configuration=self._configuration_upon(parent, now_ms),
             )
         collator = self._collator
         messages = () if collator is None else collator.take(session)
@@ -80,7 +84,7 @@ class BlockMaker:
                 or self._ledger.is_block_wanted(session.session_id, parent)
                 or self._is_time_to_pass(session, parent, now_ms)
             )
-        if self._plans_upon(parent) or self._configuration_upon(parent) is not None:
+        if self._plans_upon(parent) or self._configuration_upon(parent, now_ms) is not None:
             return True
         return self._ledger.is_master_block_wanted(now_ms, parent)
 
@@ -120,7 +124,18 @@ class BlockMaker:
                 state = after
         return chosen
 
-    def _configuration_upon(self, parent: bytes) -> Configuration | None:
-        state = self._ledger.following.master_after(parent)
-        is_over = state is None or state.last_key_block_seqno != self._key_block
-        return None if is_over else self._configuration
+    def _configuration_upon(self, parent: bytes, now_ms: int) -> Configuration | None:
+        """Return the configuration to propose upon `parent`; None where another rotation is near. A key block rotates, too, and
+        queues close a message after two rotations. A session whose time is over ends with the key block.
+        """
+        state, wanted = self._ledger.following.master_after(parent), self._configuration
+        if wanted is None or state is None or state.last_key_block_seqno != self._key_block:
+            return None
+        apart_ms = min(ROTATIONS_APART_MS, state.configuration.master_lifetime_ms // 4)
+        coming = (
+            [state.session.ends_ms] if wanted.next is None else [state.session.ends_ms, wanted.next.from_ms]
+        )
+        is_near = now_ms < state.session.from_ms + apart_ms or any(
+            0 < at - now_ms < apart_ms for at in coming
+        )
+        return None if is_near else wanted

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from rigs.agreement_keys import public_key_of, seed_of
@@ -14,7 +15,7 @@ from stagepost.chain.agreement.candidate import Candidate
 from stagepost.chain.agreement.effects import CheckCandidate
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.session import Session
-from stagepost.chain.node.block_making import IDLE_PAUSE_MS, PASSED_MS, BlockMaker
+from stagepost.chain.node.block_making import IDLE_PAUSE_MS, PASSED_MS, ROTATIONS_APART_MS, BlockMaker
 from stagepost.chain.node.candidate_judging import CandidateJudge, Seat
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
 from stagepost.remp.ledger import CollatedBlock, LedgerSession, ParsedMessage
@@ -97,6 +98,33 @@ def test_an_idle_shard_wants_nothing_by_itself_before_half_of_its_life_and_then_
     assert after is not None
     assert after.top.previous == (collated.block_id,)
     assert not maker.is_wanted(session, after.top_hash, session.ends_ms - 1)
+
+
+def test_a_key_block_keeps_apart_from_the_rotations_around_it() -> None:
+    """Queues close a message after two rotations of the masterchain: with two in a row they would close those in flight."""
+    chain = DecidedChain()
+    session, maker = chain.ledger.master_session(), BlockMaker(chain.ledger, None)
+    base = chain.ledger.master.configuration
+    apart_ms = min(ROTATIONS_APART_MS, base.master_lifetime_ms // 4)
+    begins_ms, ends_ms = session.from_ms, session.ends_ms
+
+    def is_wanted(now_ms: int) -> bool:
+        return maker.is_wanted(session, session.session_id, now_ms)
+
+    assert not is_wanted(ends_ms - 1), "nothing else wants a block"
+    maker.propose_configuration(msgspec.structs.replace(base, shard_validators=3))
+    moments = (
+        begins_ms + apart_ms - 1,
+        begins_ms + apart_ms,
+        ends_ms - apart_ms,
+        ends_ms - apart_ms + 1,
+        ends_ms,
+    )
+    assert [is_wanted(one) for one in moments] == [False, True, True, False, True]
+    at_ms = (begins_ms + ends_ms) // 2
+    following = msgspec.structs.replace(base.current, from_ms=at_ms)
+    maker.propose_configuration(msgspec.structs.replace(base, next=following))
+    assert [is_wanted(one) for one in (at_ms - apart_ms, at_ms - apart_ms + 1, at_ms)] == [True, False, True]
 
 
 def test_of_expiries_so_many_are_known_and_none_that_no_block_takes_yet() -> None:
