@@ -11,13 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rigs.optional import require
+from stagepost.errors import ConfigError
+from stagepost.pipeline.spark import find_java_home
 from tests.browser.chromium import chromium_path
 from tests.worlds.devnet.health_faces import HealthFaces
 
@@ -65,9 +67,9 @@ class Living:
 
 
 @contextmanager
-def living(data: Path) -> Iterator[Living]:
+def living(data: Path, *options: str) -> Iterator[Living]:
     process = subprocess.Popen(
-        [*COMMAND, "demo", "--live", "--no-spark", "--port", "0", "--data", str(data)],
+        [*COMMAND, "demo", "--live", *options, "--port", "0", "--data", str(data)],
         stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT,
@@ -81,13 +83,28 @@ def living(data: Path) -> Iterator[Living]:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         assert process.returncode == 130
+        assert _processes_of(data) == [], "a process of the network is left"
     finally:
         process.kill()
         process.communicate()
 
 
+def _processes_of(data: Path) -> list[str]:
+    """Return the command lines of processes that name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [one for one in found if str(data) in one]
+
+
 def test_a_message_is_followed_to_its_proof_and_a_living_network_is_broken_and_mended(tmp_path: Path) -> None:
-    with living(tmp_path / "demo") as network, playwright.sync_playwright() as driver:
+    try:
+        find_java_home(ENVIRONMENT, tmp_path / "java")
+        options: tuple[str, ...] = ()
+    except ConfigError:
+        options = ("--no-spark",)
+    with living(tmp_path / "demo", *options) as network, playwright.sync_playwright() as driver:
         try:
             browser = driver.chromium.launch(executable_path=chromium_path())
         except playwright.Error as error:
@@ -99,6 +116,8 @@ def test_a_message_is_followed_to_its_proof_and_a_living_network_is_broken_and_m
         with httpx.Client(base_url=network.base, timeout=30) as client:
             client.get("/login", params={"token": network.token})
             _break_and_mend(page, network, HealthFaces(network.data, client, _run))
+            if not options:
+                _tables_follow(page, network, client)
         browser.close()
 
 
@@ -161,6 +180,27 @@ def _follow_to_the_proof(page: Page, network: Living, folder: Path) -> None:
         page.press("input[name=q]", "Enter")
         page.wait_for_url(f"**/trace/{message_id}")
     page.screenshot(path=os.environ.get("STAGEPOST_PICTURE", str(folder / "page.png")), full_page=True)
+
+
+def _tables_follow(page: Page, network: Living, client: Any) -> None:
+    """Wait until the tables hold a message that has just come, and look at them on the page of analytics."""
+    (newest,) = client.get("/api/v1/messages", params={"limit": 1}).json()["rows"]
+    began = time.monotonic()
+    while True:
+        told = client.get("/api/v1/messages", params={"source": "tables", "id": newest["message_id"]})
+        if told.status_code == 200 and told.json()["rows"]:
+            break
+        assert time.monotonic() - began < WITHIN_S, ((network.data / "spark.log").read_text(), told.text)
+        time.sleep(0.2)
+    print(f"the tables have a new message after {time.monotonic() - began:.1f} s")
+    while True:
+        page.goto(f"{network.base}/analytics")
+        if page.locator("#chart-validators").count():
+            break
+        assert time.monotonic() - began < 2 * WITHIN_S, (network.data / "spark.log").read_text()
+        time.sleep(1)
+    page.locator("#chart-outcomes [data-drawn]").wait_for()
+    assert "validator-1" in (page.text_content("#chart-validators") or "")
 
 
 def _all_say(faces: HealthFaces, health: str, names: tuple[str, ...]) -> None:
