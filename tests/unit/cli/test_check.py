@@ -48,6 +48,11 @@ def test_healthy_node_is_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert keys.endswith(" UTC)")
 
 
+def test_a_warning_is_named_beside_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served(tmp_path, a_status(peers=[a_peer()], kes_periods_remaining=3)) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "good      nothing is broken; 1 warning: keys"
+
+
 def test_worst_finding_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = a_status(kes_periods_remaining=3, **mempool(messages=50_000))
 

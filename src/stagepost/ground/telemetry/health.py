@@ -112,7 +112,11 @@ class HealthReport(msgspec.Struct, frozen=True):
             return "nobody knows whether the network can finish a message: nothing runs or lies here"
         has_network = any(finding.part.endswith(VALIDATORS) for finding in self.findings)
         if self.health is Health.GOOD:
-            return "the network can finish a message" if has_network else "all that was looked at is well"
+            warned = [finding.part for finding in self.reasons]
+            if not warned:
+                return "the network can finish a message" if has_network else "all that was looked at is well"
+            answer = "the network can finish a message" if has_network else "nothing is broken"
+            return f"{answer}; {_counted(len(warned), 'warning')}: {', '.join(warned)}"
         first = self.reasons[0]
         words = "could not look"
         if self.health is Health.BAD:
