@@ -14,6 +14,8 @@ crash between persist and send      `crash_when_written` of honest members      
 restore from an older disk image    OlderDisk                                                here
 clock far ahead                     FarAhead, Foredater; Liar dates a message 2^60 ms ahead  here
 dates before the session            Backdater                                                here; test_announced_dates
+more than the budget allows         Flooder, TurnedBackDates                                 here; test_budgets
+totals that are false or absent     FalseTotals, Undated                                     here
 duplicate identity                  Twin; TwinSeat                                           here; test_primes_sessions
 id announced but never served       Liar; LiarSeat, Miser                                    here; test_primes_sessions
 size announced falsely              FalseSizes                                               here
@@ -34,14 +36,18 @@ from tests.worlds.catchain.catchain_attackers import (
     Avalanche,
     Equivocator,
     FalseSizes,
+    FalseTotals,
     FarAhead,
+    Flooder,
     OlderDisk,
     Overanswerer,
     Phantom,
     Replayer,
     StaleBuilder,
     Stormer,
+    TurnedBackDates,
     Twin,
+    Undated,
     is_honest,
     world_with,
 )
@@ -85,8 +91,12 @@ NOTICED: dict[type[Attacker], Callable[[World], bool]] = {
     Equivocator: all_blamed,
     Twin: all_blamed,
     StaleBuilder: all_blamed,
+    Flooder: all_blamed,
+    FalseTotals: all_blamed,
+    TurnedBackDates: all_blamed,
+    Undated: all_blamed,
+    FalseSizes: lambda world: refusals(world) >= {"TooLarge", "Malformed"} and all_blamed(world),
     Replayer: lambda world: refusals(world) >= {"WrongIncarnation", "Malformed"},
-    FalseSizes: lambda world: refusals(world) >= {"TooLarge", "Malformed"},
     Overanswerer: lambda world: "WrongAnswer" in refusals(world),
     Stormer: memory_is_bounded,
     Avalanche: memory_is_bounded,

@@ -323,6 +323,17 @@ class BlockSync:
             vertex = vertex.previous
         return found[::-1]
 
+    def _chain_with_evidence(self, source: int, height: int) -> list[Vertex]:
+        """Return the blocks of a member above `height`. A blamed member's end with the one that convicts it: the asker,
+        who still believes that member, judges for itself.
+        """
+        graph, evidence = self._graph, self._graph.evidence(source)
+        if source not in graph.blamed:
+            return list(graph.chain(source, height))
+        if evidence is None or evidence.height <= height:
+            return []
+        return [one for one in graph.chain(source, height) if one.height < evidence.height] + [evidence]
+
     def _difference(self, heights: tuple[int, ...], asker: int) -> tuple[list[Block], bytes]:
         graph = self._graph
         if len(heights) != graph.size:
@@ -331,9 +342,9 @@ class BlockSync:
             if proof is not None and heights[source] != BLAMED_HEIGHT:
                 return [], encode_answer(DifferenceFork(proof.left, proof.right))
         newer = {
-            source: list(graph.chain(source, height))
+            source: self._chain_with_evidence(source, height)
             for source, height in enumerate(heights)
-            if height >= 0 and source not in graph.blamed and graph.top(source).height > height
+            if height >= 0 and (source in graph.blamed or graph.top(source).height > height)
         }
         share = _even_share({source: len(chain) for source, chain in newer.items()}, DIFFERENCE_BLOCKS_MAX)
         blocks: list[Block] = []

@@ -12,17 +12,26 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from stagepost.catchain.budgets import Budget, Rates, ReadContent
+
 
 class DateRules(msgspec.Struct, frozen=True):
     """`starts_ms`: date of a member that has no block yet, in Unix milliseconds. `skew_ms`: how far the clocks of
     honest members differ. `date_of` reads the date in a payload, None if it has none; `is_bare` says whether a
-    payload holds nothing but a date.
+    payload holds nothing but date and totals; `content_of` reads what a payload adds to the totals of its author,
+    which `rates` bound.
     """
 
     starts_ms: int
     skew_ms: int
     date_of: Callable[[bytes], int | None]
     is_bare: Callable[[bytes], bool]
+    content_of: ReadContent
+    rates: Rates = Rates()
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.starts_ms, self.rates)
 
 
 class BlockDates(msgspec.Struct, frozen=True):

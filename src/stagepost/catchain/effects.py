@@ -53,10 +53,13 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class BlameReport(msgspec.Struct, frozen=True):
-    """Report a member that broke a rule before everybody's eyes. Nobody builds on its blocks any more."""
+    """Report a member that broke a rule before everybody's eyes. Nobody builds on its blocks any more. `text` says
+    which rule.
+    """
 
     source: int
     proof: ForkProof | None
+    text: str = ""
 
 
 class RefusalReport(msgspec.Struct, frozen=True):

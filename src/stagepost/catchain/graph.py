@@ -27,6 +27,7 @@ from stagepost.catchain.block import (
     block_id,
     root_reference,
 )
+from stagepost.catchain.budgets import Account, Budget
 from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
 from stagepost.catchain.payloads import ForkProof, read_fork_proof, upper_part
 from stagepost.errors import DecodeError
@@ -34,6 +35,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 
 HEIGHT_MAX = 100_000
+RESTS_ON_ILL = "it rests on a block that breaks a rule"
 
 Verify = Callable[[bytes, bytes, bytes], bool]
 """Check of a signature, with the arguments (public key, message, signature)."""
@@ -67,6 +69,7 @@ class Vertex:
     """Block in the graph, or the place of a block that is only known by reference."""
 
     __slots__ = (
+        "account",
         "blamed_before",
         "block",
         "branch",
@@ -105,6 +108,7 @@ class Vertex:
         self.is_continued = False
         self.covers: Mapping[int, int] = {}
         self.dates: BlockDates | None = None
+        self.account = Account()
         self.blamed_before: frozenset[int] = frozenset()
 
     @property
@@ -142,6 +146,7 @@ class Graph:
         self.public_keys = tuple(public_keys)
         self.key_ids = tuple(key_id(key) for key in public_keys)
         self.dates = dates
+        self._budget: Budget | None = None if dates is None else dates.budget
         self._verify = verify
         self._root = Vertex(incarnation, root_reference(incarnation, len(public_keys)))
         self._root.state = State.DELIVERED
@@ -153,6 +158,8 @@ class Graph:
         self._branch_sources: list[int] = [len(public_keys)]  # branch 0 is the root's
         self._tops: dict[int, Vertex] = {}
         self._blamed: dict[int, ForkProof | None] = {}
+        self._faults: dict[int, str] = {}
+        self._evidence: dict[int, Vertex] = {}  # the first ill block of each member that broke a rule itself
         self._waiting: dict[bytes, Vertex] = {}
         self._ready: deque[Vertex] = deque()
         self._last_reference: tuple[Block, Dependency] | None = None
@@ -173,6 +180,14 @@ class Graph:
     def blamed(self) -> Mapping[int, ForkProof | None]:
         """Members that have broken a rule that all can see, with the proof if it was a fork."""
         return self._blamed
+
+    def fault_of(self, source: int) -> str:
+        """Return the rule that a blamed member broke, in words."""
+        return self._faults.get(source, "two blocks at one height")
+
+    def evidence(self, source: int) -> Vertex | None:
+        """Return the block by which a member without a fork is blamed: with its ancestors it convinces everybody."""
+        return self._evidence.get(source)
 
     def top(self, source: int) -> Vertex:
         """Return the highest delivered block of a member; the root if there is none."""
@@ -307,7 +322,7 @@ class Graph:
                 parent.dependants.append(vertex)
                 vertex.waits_for += 1
         if any(parent.state is State.ILL for parent in self._parents(vertex)):
-            self._fall_ill(vertex, outcome)
+            self._fall_ill(vertex, outcome, RESTS_ON_ILL)
         return vertex, outcome
 
     def stored(self, vertex: Vertex) -> Outcome:
@@ -355,8 +370,9 @@ class Graph:
                 continue
             try:
                 proof = self._judge(vertex)
-            except _IllBlock:
-                self._fall_ill(vertex, outcome)
+            except _IllBlock as ill:
+                self._evidence.setdefault(vertex.source, vertex)
+                self._fall_ill(vertex, outcome, str(ill))
                 continue
             self._deliver(vertex, proof, outcome)
 
@@ -367,22 +383,30 @@ class Graph:
         assert previous is not None, "only what is here is judged"
         for dependency in vertex.dependencies:
             if dependency.is_covered_by(previous) or dependency.source in previous.blamed_before:
-                raise _IllBlock
+                raise _IllBlock(f"it refers again to member {dependency.source}, whose blocks it knew")
             for branch, height in previous.covers.items():
                 is_other_branch = self._branch_sources[branch] == dependency.source
                 if is_other_branch and dependency.covers.get(branch, 0) < height:
-                    raise _IllBlock
+                    raise _IllBlock(f"it rests on both branches of member {dependency.source}")
         assert vertex.block is not None, "only what is here is judged"
+        payload = vertex.block.payload
+        if self.dates is not None and self._budget is not None:
+            upper = upper_part(payload)
+            content = None if upper is None else self.dates.content_of(upper)
+            fault = self._budget.fault_in(previous.account, content)
+            if fault is not None or content is None:
+                raise _IllBlock(fault)
+            vertex.account = self._budget.after(previous.account, content.totals)
         try:
-            proof = read_fork_proof(vertex.block.payload)
+            proof = read_fork_proof(payload)
         except DecodeError:
-            raise _IllBlock from None
+            raise _IllBlock("its fork proof cannot be read") from None
         if proof is None:
             return None
         if not 0 <= proof.source < self.size or proof.left.height < 1:
-            raise _IllBlock
+            raise _IllBlock("its fork proof is about nobody")
         if not (self._is_genuine(proof.left) and self._is_genuine(proof.right)):
-            raise _IllBlock
+            raise _IllBlock("its fork proof is forged")
         return proof
 
     def _deliver(self, vertex: Vertex, proof: ForkProof | None, outcome: Outcome) -> None:
@@ -430,7 +454,7 @@ class Graph:
         self._branch_sources.append(vertex.source)
         return len(self._branch_sources) - 1
 
-    def _fall_ill(self, vertex: Vertex, outcome: Outcome) -> None:
+    def _fall_ill(self, vertex: Vertex, outcome: Outcome, fault: str) -> None:
         """Mark the block as ill, with all its descendants: their authors have seen what we see."""
         pending = [vertex]
         while pending:
@@ -441,6 +465,9 @@ class Graph:
             self._waiting.pop(one.hash, None)
             # Where the signature does not cover the references, anybody on the way may have changed them.
             if self.rules.version is not HashVersion.PAYLOAD_ONLY:
+                self._faults.setdefault(
+                    one.source, f"block {one.height}: {fault if one is vertex else RESTS_ON_ILL}"
+                )
                 self._blame(one.source, None, outcome)
             pending += one.dependants
             one.dependants = []

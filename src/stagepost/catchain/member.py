@@ -15,6 +15,7 @@ from random import Random
 import msgspec
 
 from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update
+from stagepost.catchain.budgets import Account
 from stagepost.catchain.catching_up import BlockSync, SyncOptions
 from stagepost.catchain.effects import (
     BlameReport,
@@ -45,9 +46,10 @@ nothing but late blocks could fill our memory."""
 AHEAD_MS_MAX = 3_600_000
 """Milliseconds, at most, until a block that is dated ahead is looked at again; it may have to wait once more."""
 
-MakePayload = Callable[[bool], bytes | None]
-"""Callback that returns the payload of the next block from the parts above; None for nothing. Its argument says
-whether a block is made in any case.
+MakePayload = Callable[[bool, Account], bytes | None]
+"""Callback that returns the payload of the next block from the parts above; None for nothing. Its arguments say
+whether a block is made in any case, and what our blocks hold so far. Where blocks are dated, None means that our
+budget allows no block now.
 """
 
 
@@ -141,6 +143,11 @@ class Member:
     def answers_needed(self) -> int:
         """Number of other members whose answers are needed before this member speaks."""
         return self._sync.answers_needed
+
+    @property
+    def account(self) -> Account:
+        """What our blocks hold, up to the last one on disk."""
+        return self._own_top.account
 
     @property
     def next_wake(self) -> float:
@@ -314,7 +321,7 @@ class Member:
 
     def _settle(self, outcome: Outcome, now: float) -> None:
         for source in outcome.blamed:
-            self._effects.append(BlameReport(source, self.graph.blamed[source]))
+            self._effects.append(BlameReport(source, self.graph.blamed[source], self.graph.fault_of(source)))
         self._unsent_proofs += [proof for proof in outcome.proofs if proof.source != self.index]
         for vertex in outcome.delivered:
             assert vertex.block is not None, "only what is here is delivered"
@@ -357,7 +364,10 @@ class Member:
         if not is_due and not is_asked:
             return
         payload = self._next_payload(is_due)
-        if payload is None and not is_due:
+        if payload is None and is_due and self.graph.dates is not None:
+            # Our budget is used up, which only a clock that went back can do: listen until it has passed that time.
+            self._spoke_at, self._merge_at = now, None
+        if payload is None and (not is_due or self.graph.dates is not None):
             return  # every payload is in a block already
         dependencies = tuple(vertex.reference for vertex in self._tops_to_build_on())
         self._make(NOTHING if payload is None else payload, dependencies, now)
@@ -366,13 +376,12 @@ class Member:
         dates = self.graph.dates
         if self._unsent_proofs and dates is None:
             return self._unsent_proofs.pop(0).encode()
-        payload = self._make_payload(is_due)
+        payload = self._make_payload(is_due, self._own_top.account)
         is_bare = payload is not None and dates is not None and dates.is_bare(payload)
         self._is_asked_to_speak = payload is not None and not is_bare
-        if not self._unsent_proofs:
+        if payload is None or not self._unsent_proofs:
             return payload
-        proof = self._unsent_proofs.pop(0)
-        return proof.encode() if payload is None else proof_behind(payload, proof)
+        return proof_behind(payload, self._unsent_proofs.pop(0))
 
     def _tops_to_build_on(self) -> list[Vertex]:
         """Return the newest blocks of honest others on which none of ours stands, and which no other of them

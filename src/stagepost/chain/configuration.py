@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import msgspec
 
+from stagepost.catchain.budgets import Rates
 from stagepost.chain.agreement.votes import VALIDATORS_MAX
 from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
@@ -86,19 +87,6 @@ class Limits(msgspec.Struct, frozen=True):
     messages_max: int = 1_000
     bytes_max: int = 128 * 1024
     weight_max: int = 100_000
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Headers, digest ids and bytes that one member may write into a session's catchain: so many a second, and
-    so many at once.
-    """
-
-    headers_per_s: int = 500
-    headers_burst: int = 4_096
-    digests_per_s: int = 5_000
-    digests_burst: int = 65_536
-    bytes_per_s: int = 1 << 20
-    bytes_burst: int = 8 << 20
 
 
 class Configuration(msgspec.Struct, frozen=True):

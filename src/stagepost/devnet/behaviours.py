@@ -23,7 +23,7 @@ from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.queue.records import Totals, encode_payload
+from stagepost.remp.queue.records import payload_beside
 from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
@@ -180,7 +180,7 @@ class EquivocatingOverlay:
     def _other_block(self, block: Block) -> Block | None:
         if self._sign_block(block) != block.signature:
             return None  # somebody else's, handed on
-        payload = encode_payload((Totals(),), -block.height)
+        payload = payload_beside(block.payload, (), -block.height)
         other = Block(
             block.incarnation,
             block.source,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from stagepost.catchain.budgets import Rates
 from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
@@ -92,7 +93,8 @@ class KnownExpiries:
 
 class QueueBridge:
     """`keys`: public keys by key id, of all present validators and of recent ones. `skew_ms` returns how far clocks
-    of honest members differ, by the configuration in force: a new one begins new sessions.
+    of honest members differ, and `rates` how much a member may write, by the configuration in force: a new one begins
+    new sessions.
     """
 
     def __init__(
@@ -104,7 +106,9 @@ class QueueBridge:
         clock: Clock,
         skew_ms: Callable[[], int] = lambda: SKEW_MS,
         memory: OwnMemory | None = None,
+        rates: Callable[[], Rates] = Rates,
     ) -> None:
+        self._rates = rates
         self._memory = memory or OwnMemory()
         self._ledger = ledger
         self._validator = validator
@@ -317,7 +321,7 @@ class QueueBridge:
         return any(self._own_key in session.public_keys for session in coming)
 
     def _plan(self, session: LedgerSession) -> SessionPlan | None:
-        plan = queue_plan(session, self._own_key, self._keys, self._skew_ms())
+        plan = queue_plan(session, self._own_key, self._keys, self._skew_ms(), self._rates())
         if plan is not None:
             self._queue_ids[session.session_id] = queue_session_id(session)
             answers = self._memory.answers(session, plan.session_id)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.catchain.block import incarnation_of
+from stagepost.catchain.budgets import Budget, Rates
 from stagepost.catchain.effects import BlameReport, Deliver, Halt, RecoveryReport, RefusalReport
 from stagepost.catchain.graph import GraphRules
 from stagepost.catchain.member import MemberOptions
@@ -43,6 +44,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
     shard: Shard
     starts_ms: int = 0
     skew_ms: int = SKEW_MS
+    rates: Rates = Rates()
     answers: StartAnswers = StartAnswers.QUORUM
 
     @property
@@ -58,6 +60,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
             len(self.public_keys),
             self.shard,
             self.skew_ms,
+            Budget(self.starts_ms, self.rates),
         )
 
     @property
@@ -90,7 +93,11 @@ def queue_session_id(session: LedgerSession) -> bytes:
 
 
 def queue_plan(
-    session: LedgerSession, own_key: bytes, keys: Mapping[bytes, bytes], skew_ms: int = SKEW_MS
+    session: LedgerSession,
+    own_key: bytes,
+    keys: Mapping[bytes, bytes],
+    skew_ms: int = SKEW_MS,
+    rates: Rates | None = None,
 ) -> SessionPlan | None:
     """Return the plan of the session's message queue. Previous members take part, for they know the open
     messages. Return None if this node is neither a previous nor a present member.
@@ -115,6 +122,7 @@ def queue_plan(
         session.shard,
         session.from_ms,
         skew_ms,
+        rates or Rates(),
     )
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.catchain.block import UPDATE_ID
-from stagepost.catchain.dates import DateRules
 from stagepost.catchain.effects import (
     Ask,
     BlameReport,
@@ -53,7 +52,7 @@ from stagepost.remp.queue.effects import (
 )
 from stagepost.remp.queue.message_cache import MessageCache, Standing
 from stagepost.remp.queue.message_states import ENTERING, place_of
-from stagepost.remp.queue.records import UNSIGNED, HandOver, date_in, is_bare
+from stagepost.remp.queue.records import UNSIGNED, HandOver, date_rules
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
@@ -100,7 +99,7 @@ class SessionRunner:
         self.plan = plan
         self.counters = SessionCounters()
         self.options = options or SessionOptions()
-        dates = DateRules(plan.starts_ms, plan.skew_ms, date_in, is_bare)
+        dates = date_rules(plan.starts_ms, plan.skew_ms, plan.rates)
         self.graph = Graph(
             plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify, dates=dates
         )
@@ -149,7 +148,7 @@ class SessionRunner:
             self.graph,
             self.plan.index,
             self._seed,
-            lambda is_due: self.queue.next_payload(self._clock.unix_s(), is_due=is_due),
+            lambda is_due, account: self.queue.next_payload(self._clock.unix_s(), account, is_due=is_due),
             self._random,
             self._clock.mono_s(),
             options,

@@ -138,6 +138,7 @@ class RempValidator:
             clock,
             lambda: self.ledger.master.configuration.skew_ms,
             self.chain.memory,
+            lambda: self.ledger.master.configuration.rates,
         )
 
     @property

@@ -28,7 +28,7 @@ def member_of(index: int, sync: SyncOptions) -> Member:
         graph,
         index,
         seed_of(index),
-        lambda is_due: payloads.pop() if payloads else None,
+        lambda is_due, account: payloads.pop() if payloads else None,
         Random(index),
         0.0,
         options,

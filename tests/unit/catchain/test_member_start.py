@@ -30,7 +30,14 @@ class Driven:
         self.asked: dict[int, Ask] = {}
         self.made: list[Persist] = []
         self.member = Member(
-            graph, 0, seed_of(0), lambda is_due: b"a payload", Random(1), 0.0, options, current=current
+            graph,
+            0,
+            seed_of(0),
+            lambda is_due, account: b"a payload",
+            Random(1),
+            0.0,
+            options,
+            current=current,
         )
 
     def take(self, effects: list[Effect]) -> None:

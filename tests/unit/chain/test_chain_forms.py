@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rigs.chain_messages import address
+from stagepost.catchain.budgets import Rates
 from stagepost.chain.agreement.votes import VALIDATORS_MAX
 from stagepost.chain.configuration import (
     BEHIND_MS_MIN,
@@ -28,7 +29,6 @@ from stagepost.chain.configuration import (
     WINDOW_MS_MAX,
     Configuration,
     Limits,
-    Rates,
     ValidatorSet,
     fault_in,
     fault_in_change,

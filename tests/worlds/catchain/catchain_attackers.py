@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 
@@ -17,7 +17,7 @@ from stagepost.catchain.block import (
     data_hash,
     decode_update,
 )
-from stagepost.catchain.dates import DateRules
+from stagepost.catchain.budgets import Account, Rates
 from stagepost.catchain.effects import Effect, Persist, Reply, Send
 from stagepost.catchain.queries import (
     BLOCKS_ASKED_MAX,
@@ -31,16 +31,18 @@ from stagepost.catchain.queries import (
 from stagepost.ground.crypto import ed25519
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.records import (
+    RECORDS_MAX,
     Digest,
     Header,
     Ids,
     Record,
     RejectRecord,
     Totals,
-    date_in,
+    amounts_in,
+    date_rules,
     decode_payload,
     encode_payload,
-    is_bare,
+    payload_bytes,
 )
 from stagepost.remp.queue.state import SKEW_MS
 from tests.worlds.catchain.catchain_world import Peer, World
@@ -48,6 +50,7 @@ from tests.worlds.catchain.members_world import answer_came, frame_came, query_c
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 STORM_UNTIL_S = 8.0
+FLOOD_AFTER_S = 3.0
 RESTORED_AFTER_S = 4.0
 RESTORE_AGAIN_AFTER_S = 0.5
 LOST_BLOCKS = 2
@@ -56,7 +59,10 @@ COUNT_OFFSET = 152
 
 
 FOREDATED_MS = SKEW_MS + 3_000
-DATES = DateRules(0, SKEW_MS, date_in, is_bare)
+RATES = Rates(20, 200, 500, 2_000, 1 << 16, 1 << 19)
+"""Smaller than in a network, so that a flood costs a run little."""
+
+DATES = date_rules(0, SKEW_MS, RATES)
 
 
 class Attacker(Validator):
@@ -71,6 +77,21 @@ class Attacker(Validator):
         signed = block_id(graph.incarnation, graph.key_ids[self.index], height, of_data)
         signature = ed25519.sign(seed_of(self.index), signed)
         return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
+
+    def payload(
+        self, records: Sequence[Record], number: int, account: Account | None = None
+    ) -> tuple[bytes, Account]:
+        """Return a payload with true date and totals, which follows the blocks of `account`, and the account after it."""
+        before = self.member.account if account is None else account
+        size = payload_bytes([Totals(), *records])
+        totals = before.totals.plus(amounts_in(records, size), int(self.world.now * 1_000))
+        return encode_payload([totals, *records], number), DATES.budget.after(before, totals)
+
+    def account_before(self, block: Block) -> Account:
+        """Return the account of the author's blocks up to the one that `block` follows."""
+        graph = self.member.graph
+        vertex = graph.get(graph.hash_of(block.previous))
+        return Account() if vertex is None else vertex.account
 
     def send_frame(self, peer: int, frame: bytes) -> None:
         self.world.send(self.index, peer, partial(frame_came, self.index, frame))
@@ -96,9 +117,8 @@ class Equivocator(Attacker):
                 number = 10_000 + self.index * 1_000 + block.height
                 seqno = self.queue.session.masterchain_seqno
                 lie = [header_of(message(number), Origin(FULL_NODE, 0, 1), seqno)]
-                other = self.sign(
-                    block.previous, block.dependencies, encode_payload([Totals(), *lie], -block.height)
-                )
+                payload, _ = self.payload(lie, -block.height, self.account_before(block))
+                other = self.sign(block.previous, block.dependencies, payload)
                 self.send_frame(effect.peer, other.encode())
             else:
                 kept.append(effect)
@@ -141,8 +161,9 @@ class StaleBuilder(Attacker):
                 continue
             block = decode_update(effect.frame)
             if block.dependencies and block.height > 1:
+                payload, _ = self.payload([], 5_000 + block.height)
                 ill = self.sign(
-                    block.reference(self.member.graph.rules.version), block.dependencies[:1], b"stale"
+                    block.reference(self.member.graph.rules.version), block.dependencies[:1], payload
                 )
                 for peer in self.others():
                     self.send_frame(peer, ill.encode())
@@ -153,9 +174,10 @@ class Phantom(Attacker):
 
     def start(self) -> None:
         super().start()
-        hidden = self.sign(self.member.graph.top(self.index).reference, (), b"never shown")
+        payload, account = self.payload([], 6_000)
+        hidden = self.sign(self.member.graph.top(self.index).reference, (), payload)
         version = self.member.graph.rules.version
-        visible = self.sign(hidden.reference(version), (), b"shown")
+        visible = self.sign(hidden.reference(version), (), self.payload([], 6_001, account)[0])
         for peer in self.others():
             self.world.after(1.0, partial(self.send_frame, peer, visible.encode()))
 
@@ -168,8 +190,10 @@ class Avalanche(Attacker):
         version = self.member.graph.rules.version
         previous = self.member.graph.top(self.index).reference
         chain: list[Block] = []
+        account = self.member.account
         for number in range(120):
-            chain.append(self.sign(previous, (), b"%d" % number))
+            payload, account = self.payload([], 7_000 + number, account)
+            chain.append(self.sign(previous, (), payload))
             previous = chain[-1].reference(version)
         for number, block in enumerate(reversed(chain)):
             for peer in self.others():
@@ -201,8 +225,8 @@ class Replayer(Attacker):
 class Liar(Attacker):
     """Announces what it has not, dates it far ahead, and calls everybody's messages processed."""
 
-    def next_payload(self, is_due: bool) -> bytes | None:
-        payload = super().next_payload(is_due)
+    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+        payload = super().next_payload(is_due, account)
         if payload is None:
             return None
         number = 20_000 + self.index * 1_000 + self.queue.open_count
@@ -218,7 +242,7 @@ class Liar(Attacker):
             *rejects,
         ]
         self.queue.block_delivered(self.index, encode_payload([Totals(), ghost], 0), self.world.now)
-        return encode_payload([Totals(), *lies], number)
+        return self.payload(lies, number, account)[0]
 
 
 class Twin(Attacker):
@@ -231,7 +255,8 @@ class Twin(Attacker):
         for effect in effects:
             if isinstance(effect, Persist) and effect.is_own:
                 block = decode_update(effect.frame)
-                twin = self.sign(block.previous, block.dependencies, b"the twin %d" % block.height)
+                payload, _ = self.payload([], 8_000 + block.height, self.account_before(block))
+                twin = self.sign(block.previous, block.dependencies, payload)
                 for peer in self.others():
                     self.world.after(0.2, partial(self.send_frame, peer, twin.encode()))
 
@@ -274,8 +299,8 @@ class FalseSizes(Attacker):
                     self.send_frame(effect.peer, frame)
         super().perform(effects)
 
-    def next_payload(self, is_due: bool) -> bytes | None:
-        payload = super().next_payload(is_due)
+    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+        payload = super().next_payload(is_due, account)
         if payload is None:
             return None
         counted = bytearray(payload)
@@ -314,15 +339,16 @@ class FarAhead(Attacker):
 class Backdater(Attacker):
     """Dates its blocks and whatever it announces to 1970."""
 
-    def next_payload(self, is_due: bool) -> bytes | None:
-        return redated(super().next_payload(is_due), lambda date_ms: 0)
+    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+        return redated(super().next_payload(is_due, account), lambda date_ms: 0)
 
 
 class Foredater(Attacker):
     """Dates its blocks ahead, by more than clocks may differ."""
 
-    def next_payload(self, is_due: bool) -> bytes | None:
-        return redated(super().next_payload(is_due), lambda date_ms: date_ms + FOREDATED_MS)
+    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+        date_ms = int(self.world.now * 1_000) + FOREDATED_MS
+        return redated(super().next_payload(is_due, account), lambda _: date_ms)
 
 
 def redated(payload: bytes | None, date_of: Callable[[int], int]) -> bytes | None:
@@ -365,9 +391,71 @@ class OlderDisk(Attacker):
         return any(peer.member.graph.top(self.index).height > height for peer in others)
 
 
+class Flooder(Attacker):
+    """Announces many times what it may, with true dates and totals, and has none of the bodies."""
+
+    headers = 600
+
+    def start(self) -> None:
+        super().start()
+        self.world.after(FLOOD_AFTER_S, partial(self.flood, self.life))
+
+    def flood(self, life: int) -> None:
+        """Write the blocks of the flood beside the own core, which never speaks again."""
+        if not self.is_up or life != self.life:
+            return
+        self.member._is_halted = True
+        account, previous = self.member.account, self.member.graph.top(self.index).reference
+        version, seqno = self.member.graph.rules.version, self.queue.session.masterchain_seqno
+        for first in range(0, self.headers, RECORDS_MAX - 1):
+            numbers = range(first, min(first + RECORDS_MAX - 1, self.headers))
+            origin = Origin(FULL_NODE, self.index, int(self.world.now * 1_000))
+            headers = [
+                header_of(message(100_000 * (self.index + 1) + number), origin, seqno) for number in numbers
+            ]
+            payload, account = self.flood_payload(headers, first, account)
+            block = self.sign(previous, (), payload)
+            previous = block.reference(version)
+            for peer in self.others():
+                self.send_frame(peer, block.encode())
+
+    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+        return self.payload(headers, 9_000 + number, account)
+
+
+class FalseTotals(Flooder):
+    """Floods, and states totals that grow as slowly as is allowed."""
+
+    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+        payload, _ = self.payload(headers, 9_000 + number, account)
+        totals = account.totals.plus((1, 0, len(payload)), int(self.world.now * 1_000))
+        return encode_payload([totals, *headers], 9_000 + number), DATES.budget.after(account, totals)
+
+
+class TurnedBackDates(Flooder):
+    """Dates a block before its last one, so that the same time allows its messages again and again."""
+
+    headers = 126
+
+    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+        at_ms = int(self.world.now * 1_000) - number
+        totals = account.totals.plus(amounts_in(headers, payload_bytes([Totals(), *headers])), 0)
+        totals = msgspec.structs.replace(totals, date_ms=at_ms)
+        return encode_payload([totals, *headers], 9_000 + number), DATES.budget.after(account, totals)
+
+
+class Undated(Flooder):
+    """Writes payloads without date and totals, which would count nowhere."""
+
+    headers = 63
+
+    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+        return encode_payload(headers, 9_000 + number), account
+
+
 ATTACKERS: tuple[type[Attacker], ...] = (
     Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
-    Overanswerer, FarAhead, OlderDisk, Backdater, Foredater,
+    Overanswerer, FarAhead, OlderDisk, Backdater, Foredater, Flooder, FalseTotals, TurnedBackDates, Undated,
 )  # fmt: skip
 
 

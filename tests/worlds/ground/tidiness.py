@@ -72,7 +72,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "remp.links": GROUND | {"catchain"} | REMP,
     **dict.fromkeys(
         CHAIN_RULES,
-        TOOLS | REMP - {"remp.links"} | CHAIN_RULES,
+        TOOLS | {"catchain"} | REMP - {"remp.links"} | CHAIN_RULES,
     ),
     "chain.node": GROUND | {"catchain"} | REMP | CHAIN,
     "topics": GROUND,

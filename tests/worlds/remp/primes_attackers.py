@@ -15,6 +15,7 @@ import msgspec
 
 from rigs.chain_messages import address
 from stagepost.catchain.block import UPDATE_ID, Block, Dependency, block_id, data_hash, decode_update
+from stagepost.catchain.budgets import Account
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import CanonicalMessage
@@ -32,7 +33,9 @@ from stagepost.remp.queue.records import (
     Totals,
     decode_payload,
     encode_payload,
+    payload_beside,
 )
+from stagepost.remp.queue.reliable_queue import NOTHING_WRITTEN
 from stagepost.validator.session_plan import SessionPlan
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.sessions import ClosableOverlay
@@ -295,7 +298,9 @@ class EquivocatorSeat(HostileSeat):
             return super().push(peer, frame)
         lie = self.ghost(f"height {block.height}", self.plan.masterchain_seqno, int(self.now * 1_000))
         self.attack.relabelled([lie.message_id])
-        other = self.sign(block.previous, block.dependencies, encode_payload([Totals(), lie], -block.height))
+        other = self.sign(
+            block.previous, block.dependencies, payload_beside(block.payload, [lie], -block.height)
+        )
         return super().push(peer, other.encode())
 
 
@@ -340,8 +345,9 @@ class LiarSeat(HostileSeat):
         queue = self.runner.queue
         honest = queue.next_payload
 
-        def lying(now: float, *, is_due: bool = False) -> bytes | None:
-            if honest(now, is_due=is_due) is None:
+        def lying(now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False) -> bytes | None:
+            payload = honest(now, account, is_due=is_due)
+            if payload is None:
                 return None
             number, seqno = 20_000 + queue.open_count, self.plan.masterchain_seqno
             ghost = self.ghost(f"ghost {number}", seqno, 1 << 60)
@@ -351,7 +357,7 @@ class LiarSeat(HostileSeat):
             lies: list[Header | Digest | RejectRecord] = [ghost, late, Digest(seqno, known, known), *rejects]
             self.attack.relabelled([ghost.message_id])
             queue.block_delivered(self.plan.index, encode_payload([Totals(), ghost], 0), self.now)
-            return encode_payload([Totals(), *lies], number)
+            return payload_beside(payload, lies, number)
 
         queue.next_payload = lying  # type: ignore[method-assign]  # this one validator means harm
 
@@ -363,8 +369,8 @@ class BackdaterSeat(HostileSeat):
         queue = self.runner.queue
         honest, said = queue.next_payload, [0]
 
-        def lying(now: float, *, is_due: bool = False) -> bytes | None:
-            payload = honest(now, is_due=is_due)
+        def lying(now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False) -> bytes | None:
+            payload = honest(now, account, is_due=is_due)
             if payload is None:
                 return None
             said[0] += 1

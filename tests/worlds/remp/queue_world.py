@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 
+import msgspec
+
+from stagepost.catchain.budgets import Account
 from stagepost.catchain.effects import BlameReport, Deliver, Effect
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
@@ -50,7 +53,10 @@ class Validator(Peer):
         window = LifeWindow()
         window.advance(SEQNO, int(self.world.now * 1_000))
         self.cache = MessageCache(window)
+        dates = self.world.dates
         session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
+        if dates is not None:
+            session = msgspec.structs.replace(session, budget=dates.budget)
         self.queue = ReliableQueue(session, self.cache)
         super().start()
         for body in self.bodies.values():
@@ -59,8 +65,8 @@ class Validator(Peer):
             if message_id not in self.queue.known_ids:
                 self.do(self.queue.forward_into([header], [self.bodies[message_id]], self.world.now))
 
-    def next_payload(self, is_due: bool) -> bytes | None:
-        return self.queue.next_payload(self.world.now, is_due=is_due)
+    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+        return self.queue.next_payload(self.world.now, account, is_due=is_due)
 
     def hand_over(self, one: ExternalMessage) -> None:
         if self.is_up:

@@ -35,6 +35,7 @@ SEQNO_AHEAD_MAX = 1
 after it.
 """
 
+HELD_BACK = "this validator has announced as many messages as it may; send it to another one"
 OVERLOADED = "the queue of this shard is full; send it again later"
 REJECTED_BEFORE = "rejected in an earlier session"
 
@@ -142,11 +143,8 @@ class RecordIntake:
             case Digest(seqno, rejected, accepted):
                 self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
                 self._hear_digest(source, seqno, accepted, Accepted(Level.MASTERCHAIN), now)
-            case Totals():
-                if source == self._session.index:
-                    self._state.pending.heard_own(record)
-            case LinkChallenge() | LinkAnswer():
-                pass  # the block keeps it; nobody is judged by it in this network version
+            case Totals() | LinkChallenge() | LinkAnswer():
+                pass  # the graph judges totals; the block keeps the others, and nobody is judged by them yet
 
     def _hear_header(self, source: int, header: Header, now: float) -> None:
         entry = self._meet_header(header, now)

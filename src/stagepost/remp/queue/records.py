@@ -8,10 +8,14 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
+from stagepost.catchain.budgets import PayloadContent, Rates
+from stagepost.catchain.budgets import Totals as Totals
+from stagepost.catchain.dates import DateRules
 from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.crypto.ed25519 import SIGNATURE_BYTES
 from stagepost.ground.wire.tl import (
@@ -29,6 +33,9 @@ from stagepost.remp.shard import BlockId, read_block_id
 RECORDS_MAX = 64
 PAYLOAD_BYTES_MAX = 15 * 1024
 """Bytes, at most: a block has 16 KiB in all, and the rest is for its references and signatures."""
+
+PAYLOADS_KEPT = 16
+"""Decoded payloads cached: the graph judges what a payload holds just before the queue reads it."""
 
 RECORD_BYTES_MAX = 8 * 1024
 DIGEST_IDS_MAX = 100
@@ -150,25 +157,14 @@ class Digest(msgspec.Struct, frozen=True):
     accepted: tuple[Ids, ...] = ()
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """Date of a payload, and how many headers, ids in digests and bytes of payloads its author has written in this
-    session, this payload included. It is the first record of a payload, and stands nowhere else.
-    """
-
-    date_ms: int = 0
-    headers: int = 0
-    digests: int = 0
-    payload_bytes: int = 0
-
-    def after(self, records: Sequence[Record], size: int, date_ms: int) -> Totals:
-        """Return the totals of the next payload, of `size` bytes with these records; dates do not fall."""
-        return Totals(
-            max(self.date_ms, date_ms),
-            self.headers + sum(isinstance(one, Header) for one in records),
-            self.digests
-            + sum(len(one.rejected) + len(one.accepted) for one in records if isinstance(one, Digest)),
-            self.payload_bytes + size,
-        )
+def amounts_in(records: Sequence[Record], size: int) -> tuple[int, int, int]:
+    """Return the headers, digest ids and bytes of a payload of `size` bytes with these records."""
+    digests = [one for one in records if isinstance(one, Digest)]
+    return (
+        sum(isinstance(one, Header) for one in records),
+        sum(len(one.rejected) + len(one.accepted) for one in digests),
+        size,
+    )
 
 
 class LinkChallenge(msgspec.Struct, frozen=True):
@@ -358,6 +354,34 @@ def is_bare(payload: bytes) -> bool:
     return len(payload) == _BARE_BYTES and date_in(payload) is not None
 
 
+def content_of(payload: bytes) -> PayloadContent | None:
+    """Return the totals that a payload states, and what it holds; None if any part of it cannot be understood, or if
+    it does not begin with totals.
+    """
+    try:
+        records = decode_payload(payload)
+    except DecodeError:
+        return None
+    first = records[0] if records else None
+    return PayloadContent(first, amounts_in(records, len(payload))) if isinstance(first, Totals) else None
+
+
+def date_rules(starts_ms: int, skew_ms: int, rates: Rates | None = None) -> DateRules:
+    """Return the rules of a session whose payloads hold these records."""
+    return DateRules(starts_ms, skew_ms, date_in, is_bare, content_of, rates or Rates())
+
+
+def payload_beside(payload: bytes, records: Sequence[Record], number: int) -> bytes:
+    """Return another payload, with the date of `payload` and true totals, for the place of `payload` in its author's
+    chain: what a member that contradicts itself would write.
+    """
+    content = content_of(payload) or PayloadContent(Totals(), (0, 0, 0))
+    said = content.totals
+    before = Totals(0, *(total - own for total, own in zip(said.amounts, content.amounts, strict=True)))
+    amounts = amounts_in(records, payload_bytes([said, *records]))
+    return encode_payload([before.plus(amounts, said.date_ms), *records], number)
+
+
 def has_totals(records: Sequence[Record]) -> bool:
     """Return whether the records of a payload begin with its date and its author's totals."""
     return bool(records) and isinstance(records[0], Totals)
@@ -367,6 +391,11 @@ def decode_payload(data: bytes) -> list[Record]:
     """Decode a block's payload. Raise `DecodeError` if any part of it cannot be understood: then none of its
     records counts.
     """
+    return list(_decoded(data))
+
+
+@lru_cache(maxsize=PAYLOADS_KEPT)
+def _decoded(data: bytes) -> tuple[Record, ...]:
     reader = Reader(data)
     reader.read_constructor(UPDATE_ID)
     if reader.read_long():
@@ -388,4 +417,4 @@ def decode_payload(data: bytes) -> list[Record]:
         records.append(record)
     reader.read_int()
     reader.expect_end()
-    return records
+    return tuple(records)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stagepost.catchain.budgets import Account
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
-from stagepost.remp.queue.effects import QueueEffect, Tell
-from stagepost.remp.queue.hearing import OVERLOADED, RecordIntake
+from stagepost.remp.queue.effects import QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue.hearing import HELD_BACK, OVERLOADED, RecordIntake
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver, Record
@@ -22,6 +23,11 @@ from stagepost.remp.queue.state import QueueOptions, QueueSession, QueueState
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
+
+HELD_BACK_S = 0.1
+"""Seconds after which records that our budget held back are tried again."""
+
+NOTHING_WRITTEN = Account()
 
 
 class ReliableQueue:
@@ -36,6 +42,7 @@ class ReliableQueue:
         self._intake = RecordIntake(self._state)
         self._collation = Collation(self._state)
         self._payload_number = 0
+        self._speak_at: float | None = None
 
     # What is known
 
@@ -74,7 +81,7 @@ class ReliableQueue:
     @property
     def next_wake(self) -> float | None:
         """Time at which `tick` must be called at the latest, in seconds; None if nothing waits."""
-        times = [self._intake.search.next_wake]
+        times = [self._intake.search.next_wake, self._speak_at]
         oldest_s = self._state.oldest_open_s()
         if oldest_s is not None:
             times.append(oldest_s + self._state.options.message_timeout_s)
@@ -101,6 +108,8 @@ class ReliableQueue:
         if cached is None:
             if state.is_full:
                 return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED))]
+            if state.pending.is_held_back:
+                return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, HELD_BACK))]
             header = header_of(message, origin, seqno)
             cached = self.cache.add(header, New(), Standing.OWN, now)
             cached.add_origin(origin)
@@ -123,10 +132,17 @@ class ReliableQueue:
 
     # From other validators
 
-    def next_payload(self, now: float, *, is_due: bool = False) -> bytes | None:
-        """Return the payload of our next block; None if no record waits, and no block `is_due` without one."""
+    def next_payload(
+        self, now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False
+    ) -> bytes | None:
+        """Return the payload of our next block, which follows the blocks of `account`; None if no record may go, and no
+        block `is_due` without one.
+        """
         self._payload_number += 1
-        return self._state.pending.next_payload(self._payload_number, int(now * 1_000), is_due=is_due)
+        pending = self._state.pending
+        payload = pending.next_payload(self._payload_number, int(now * 1_000), account, is_due=is_due)
+        self._speak_at = now + HELD_BACK_S if pending.is_held_back else None
+        return payload
 
     def block_delivered(
         self, source: int, payload: bytes, now: float, floor_ms: int | None = None
@@ -258,6 +274,9 @@ class ReliableQueue:
         for cached in self._state.open_since(now - self._state.options.message_timeout_s):
             self._state.apply(cached, Event.LIFE_OVER)
         self._intake.ask_again(now)
+        if self._speak_at is not None and now >= self._speak_at:
+            self._speak_at = None
+            self._state.add(SpeakSoon())
         return self._state.taken()
 
     def lives_over(self, gone: Iterable[CachedMessage], now: float) -> list[QueueEffect]:

@@ -23,6 +23,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.remp.queue.message_states import CLOSED, FINAL, place_of
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.status import Level, Status
 from stagepost.remp.validator_sets import is_more_than_a_third
 
 LOOK_AHEAD_S = 15.0
@@ -60,6 +61,9 @@ class SendingOptions(msgspec.Struct, frozen=True):
     pause_max_s: float = PAUSE_MAX_S
     round_pause_s: float = ROUND_PAUSE_S
     messages_max: int = MESSAGES_MAX
+
+
+REFUSED_AT_QUEUE = Status.REJECTED, Level.QUEUE
 
 
 class SendTo(msgspec.Struct, frozen=True):
@@ -278,6 +282,12 @@ class StagedSending:
         if not history.answered and source in history.round:
             # The quickest validator of each message counts: one that is slow on purpose must not slow us down.
             self._answer_s += ANSWER_WEIGHT * (now - history.sent_to[source] - self._answer_s)
+        if is_first and place_of(receipt.status) == REFUSED_AT_QUEUE:
+            # It did not take the message, so it passes it to nobody: the next one may.
+            self._look_for_end(history, now)
+            if history.next_at is not None and source in history.targets:
+                self._send_next(history, now)
+            return self._taken()
         history.answered.add(source)
         self._look_for_end(history, now)
         if history.next_at is not None and is_first:

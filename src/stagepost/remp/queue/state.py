@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from stagepost.catchain.budgets import Account, Budget, Rates
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
@@ -19,7 +20,7 @@ from stagepost.remp.queue.records import (
     RECORDS_MAX,
     Header,
     Record,
-    Totals,
+    amounts_in,
     encode_payload,
     payload_bytes,
     record_bytes,
@@ -37,14 +38,15 @@ class RecordLimits(msgspec.Struct, frozen=True):
 
 
 class PendingRecords:
-    """Records that wait for a block of ours. `totals`: what our blocks of this session hold so far, from the disk's
-    or from others' copies after a restart.
+    """Records that wait for a block of ours, and for our budget. `is_held_back`: the last block had to leave some out
+    because of the budget.
     """
 
-    def __init__(self, limits: RecordLimits) -> None:
+    def __init__(self, limits: RecordLimits, budget: Budget) -> None:
         self._limits = limits
+        self._budget = budget
         self._waiting: dict[object, Record] = {}
-        self.totals = Totals()
+        self.is_held_back = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -60,33 +62,43 @@ class PendingRecords:
         """Drop the announcement of a message that another member has announced meanwhile."""
         self._waiting.pop(("header", message_id), None)
 
-    def next_payload(self, number: int, date_ms: int, *, is_due: bool = False) -> bytes | None:
-        """Return the payload of our next block, with its date and our totals in front of the records. None if no
-        record waits, unless the block `is_due`: then date and totals alone.
+    def next_payload(
+        self, number: int, date_ms: int, account: Account, *, is_due: bool = False
+    ) -> bytes | None:
+        """Return the payload of our next block, with its date and our totals in front of the records; `account` is that
+        of our blocks so far. None if no record may go, unless the block `is_due`: then date and totals alone. Records
+        wait rather than break our budget, and None comes even for a due block that would break it.
         """
-        chosen: list[object] = []
         limits = self._limits
-        first: list[Record] = [self.totals]
+        headers_left, digests_left, bytes_left = self._budget.left(account, date_ms)
+        first: list[Record] = [account.totals]
         size = payload_bytes(first)
+        if size > bytes_left:
+            self.is_held_back = bool(self._waiting)
+            return None
+        self.is_held_back = False
+        chosen: list[object] = []
         for key, record in self._waiting.items():
-            added = record_bytes(record)
+            if isinstance(record, Header) and not headers_left:
+                self.is_held_back = True
+                continue
+            headers, digests, added = amounts_in([record], record_bytes(record))
+            if digests > digests_left or size + added > bytes_left - RESERVE_BYTES:
+                self.is_held_back = True
+                break
             is_full = (
                 len(first) + len(chosen) >= limits.records_max or size + added > limits.payload_bytes_max
             )
             if chosen and is_full:
                 break
             chosen.append(key)
+            headers_left, digests_left = headers_left - headers, digests_left - digests
             size += added
         if not chosen and not is_due:
             return None
         records = [self._waiting.pop(key) for key in chosen]
-        self.totals = self.totals.after(records, size, date_ms)
-        return encode_payload([self.totals, *records], number)
-
-    def heard_own(self, totals: Totals) -> None:
-        """Note what a block of ours says, which may be of an earlier run."""
-        if totals.payload_bytes > self.totals.payload_bytes:
-            self.totals = totals
+        totals = account.totals.plus(amounts_in(records, size), date_ms)
+        return encode_payload([totals, *records], number)
 
 
 def _key(record: Record) -> object:
@@ -96,6 +108,9 @@ def _key(record: Record) -> object:
 
 
 MESSAGE_TIMEOUT_S = 240.0
+RESERVE_BYTES = 4_096
+"""Bytes of our budget that records leave over for blocks that hold a date alone."""
+
 SKEW_MS = 5_000
 """Milliseconds, unless the chain's configuration says otherwise, by which clocks of honest members differ."""
 
@@ -116,7 +131,7 @@ class QueueOptions(msgspec.Struct, frozen=True):
 class QueueSession(msgspec.Struct, frozen=True):
     """`current` are the members that validate now, by their index in the queue; all others are previous
     validators. `shard`: the shard whose messages are collated here; None for all. `skew_ms`: how far the clocks
-    of honest members differ.
+    of honest members differ. `budget`: how much a member may write.
     """
 
     masterchain_seqno: int
@@ -125,6 +140,7 @@ class QueueSession(msgspec.Struct, frozen=True):
     member_count: int
     shard: Shard | None = None
     skew_ms: int = SKEW_MS
+    budget: Budget = Budget(0, Rates())
 
     def is_for(self, message: ExternalMessage) -> bool:
         return self.shard is None or self.shard.holds(message.workchain, message.account)
@@ -206,7 +222,7 @@ class QueueState:
         self.cache = cache
         self.options = options
         self.entries: dict[bytes, QueueEntry] = {}
-        self.pending = PendingRecords(options.records)
+        self.pending = PendingRecords(options.records, session.budget)
         self._early: dict[bytes, QueueEntry] = {}
         self._open: dict[bytes, None] = {}
         self._by_age: list[tuple[float, bytes]] = []

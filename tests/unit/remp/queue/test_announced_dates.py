@@ -10,6 +10,7 @@ import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update, root_reference
+from stagepost.catchain.budgets import Account
 from stagepost.catchain.dates import DateRules, block_dates, first_dates, median
 from stagepost.catchain.effects import Deliver, Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
@@ -17,7 +18,15 @@ from stagepost.catchain.member import AHEAD_MS_MAX, Member, MemberOptions
 from stagepost.catchain.payloads import read_fork_proof, upper_part
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
-from stagepost.remp.queue.records import Header, Totals, date_in, decode_payload, encode_payload, is_bare
+from stagepost.remp.queue.records import (
+    Header,
+    Totals,
+    date_in,
+    date_rules,
+    decode_payload,
+    encode_payload,
+    payload_bytes,
+)
 from stagepost.remp.queue.state import SKEW_MS
 from tests.worlds.catchain.catchain_attackers import Attacker, Backdater, Foredater, world_with
 from tests.worlds.catchain.catchain_world import World
@@ -31,7 +40,7 @@ START_MS = 1_000_000
 def a_world(kind: type[Attacker], size: int = 4, *, has_floor: bool = True) -> World:
     world = world_with(size, 1, {LIAR: kind}, loss=0.0)
     if not has_floor:
-        world.dates = DateRules(0, 1 << 40, date_in, is_bare)  # no date is too early
+        world.dates = date_rules(0, 1 << 40)  # no date is too early
     world.start_all()
     return world
 
@@ -205,7 +214,11 @@ def test_a_minority_cannot_move_the_median_out_of_what_the_others_said() -> None
 
 def test_dates_do_not_fall_along_a_chain() -> None:
     rules = DateRules(
-        START_MS, 10, lambda payload: int.from_bytes(payload, "big") or None, lambda payload: False
+        START_MS,
+        10,
+        lambda payload: int.from_bytes(payload, "big") or None,
+        lambda payload: False,
+        lambda payload: None,
     )
     first = first_dates(rules, 4)
     later = block_dates(rules, 0, (START_MS + 50).to_bytes(8, "big"), first, ())
@@ -223,13 +236,13 @@ class Clocked:
 
     def __init__(self) -> None:
         keys = [public_key_of(one) for one in range(4)]
-        dates = DateRules(START_MS, SKEW_MS, date_in, is_bare)
+        dates = date_rules(START_MS, SKEW_MS)
         self.unix_ms = START_MS
         self.delivered: list[Deliver] = []
         self.made: list[bytes] = []
         self.member = self._member(keys, 0, dates)
         self._author = self._member(keys, 1, dates)
-        self._payloads: list[bytes] = []
+        self._dates: list[int] = []
         self.frames: list[bytes] = []
 
     def _member(self, keys: list[bytes], index: int, dates: DateRules) -> Member:
@@ -241,11 +254,15 @@ class Clocked:
         member.tick(0.0)
         return member
 
-    def _next(self, is_due: bool) -> bytes | None:
-        return self._payloads.pop(0) if self._payloads else None
+    def _next(self, is_due: bool, account: Account) -> bytes | None:
+        return self._payload(account, self._dates.pop(0)) if self._dates else None
+
+    def _payload(self, account: Account, date_ms: int, number: int = 0) -> bytes:
+        totals = account.totals.plus((0, 0, payload_bytes([Totals()])), date_ms)
+        return encode_payload([totals], number)
 
     def block_of(self, date_ms: int, now: float) -> bytes:
-        self._payloads.append(encode_payload([Totals(date_ms)], len(self.frames)))
+        self._dates.append(date_ms)
         made = [one for one in self._author.tick(now) if isinstance(one, Persist)]
         made += [one for one in self._author.speak_soon(now) if isinstance(one, Persist)]
         self._author.stored(made[0].block_hash, now)
@@ -254,7 +271,7 @@ class Clocked:
 
     def fork(self, date_ms: int) -> bytes:
         """Return a second block of member 1 at height 1, with this date."""
-        payload, graph = encode_payload([Totals(date_ms)], 99), self.member.graph
+        payload, graph = self._payload(Account(), date_ms, 99), self.member.graph
         root = root_reference(graph.incarnation, graph.size)
         of_data = data_hash(payload, root, (), graph.rules.version)
         signature = ed25519.sign(seed_of(1), block_id(graph.incarnation, graph.key_ids[1], 1, of_data))
@@ -291,7 +308,7 @@ def test_a_block_with_a_fork_proof_has_date_and_totals_too() -> None:
     clocked = Clocked()
     clocked.show(clocked.block_of(START_MS, 20.0), 20.0)
     clocked.made.clear()
-    clocked._payloads.append(encode_payload([Totals(START_MS + 7)], 1))
+    clocked._dates.append(START_MS + 7)
     clocked.show(clocked.fork(START_MS + 1), 21.0)
     (frame,) = clocked.made
     payload = decode_update(frame).payload

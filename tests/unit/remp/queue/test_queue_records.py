@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from rigs.remp_world import public_key_of, seed_of
+from stagepost.catchain.budgets import Account, Budget, Rates
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
@@ -32,6 +33,7 @@ from stagepost.remp.queue.records import (
     Record,
     RejectRecord,
     Totals,
+    content_of,
     decode_payload,
     decode_record,
     encode_payload,
@@ -45,6 +47,7 @@ from stagepost.remp.shard import BlockId
 ROOT = Path(__file__).parents[4]
 VECTORS = ROOT / "tests" / "vectors" / "remp" / "rmq_payload_derived.json"
 ZERO, ONE = bytes(32), bytes([1]) * 32
+NOTHING = Account()
 HEADER = Header(ONE, ZERO, -1, ONE, ZERO, 3, 7, 1_700_000_000_000)
 
 
@@ -155,29 +158,31 @@ def test_a_payload_that_names_a_time_a_round_or_a_candidate_is_none_of_ours() ->
 
 
 def test_waiting_records_leave_in_order_and_within_what_a_block_holds() -> None:
-    waiting = PendingRecords(RecordLimits())
+    waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     headers = [Header(bytes([n]) * 32, ZERO, 0, ONE, ONE, 0, 7, n) for n in range(RECORDS_MAX + 10)]
     for header in headers:
         waiting.add(header)
         waiting.add(header)
-    first, second = waiting.next_payload(1, 5), waiting.next_payload(2, 6)
+    first, second = waiting.next_payload(1, 5, NOTHING), waiting.next_payload(2, 6, NOTHING)
     assert first is not None
     assert second is not None
     assert len(first) <= PAYLOAD_BYTES_MAX
     assert len(decode_payload(first)) == RECORDS_MAX
     assert decode_payload(first)[1:] + decode_payload(second)[1:] == headers
-    assert waiting.next_payload(3, 7) is None
+    assert waiting.next_payload(3, 7, NOTHING) is None
 
 
 def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() -> None:
-    waiting = PendingRecords(RecordLimits())
+    waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     waiting.add(HEADER)
     waiting.add(RejectRecord(ONE, ZERO, 7, "no" * 200))
-    first = waiting.next_payload(1, 2_000)
+    first = waiting.next_payload(1, 2_000, NOTHING)
     waiting.add(Digest(5, (Ids(ONE, ZERO),), (Ids(ZERO, ONE), Ids(ONE, ONE))))
     waiting.add(msgspec.structs.replace(HEADER, message_id=ZERO))
-    second = waiting.next_payload(2, 1_000)
     assert first is not None
+    content = content_of(first)
+    assert content is not None
+    second = waiting.next_payload(2, 1_000, Account(content.totals))
     assert second is not None
 
     assert decode_payload(first)[0] == Totals(2_000, 1, 0, len(first))
@@ -185,21 +190,19 @@ def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() ->
 
 
 def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
-    waiting = PendingRecords(RecordLimits())
-    waiting.heard_own(Totals(9_000, 40, 5, 70_000))
-    waiting.heard_own(Totals(8_000, 39, 5, 69_000))
+    waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     waiting.add(HEADER)
-    payload = waiting.next_payload(1, 1_000)
+    payload = waiting.next_payload(1, 1_000, Account(Totals(9_000, 40, 5, 70_000)))
     assert payload is not None
     assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + len(payload))
 
 
 def test_what_somebody_else_has_announced_meanwhile_is_not_announced_again() -> None:
-    waiting = PendingRecords(RecordLimits())
+    waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     waiting.add(HEADER)
     waiting.add(RejectRecord(HEADER.message_id, ZERO, 7, "no"))
     waiting.drop_header(HEADER.message_id)
-    payload = waiting.next_payload(1, 5)
+    payload = waiting.next_payload(1, 5, NOTHING)
     assert payload is not None
     assert decode_payload(payload)[1:] == [RejectRecord(HEADER.message_id, ZERO, 7, "no")]
 

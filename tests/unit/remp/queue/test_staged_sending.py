@@ -307,6 +307,29 @@ def test_a_history_dies_100_s_after_the_end() -> None:
     assert ID not in one
 
 
+def test_a_validator_that_refuses_the_message_does_not_count_and_the_next_is_told() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, SEVEN, (), 10, 0.0))
+    refusal = Rejected(Level.QUEUE, "it may announce no more")
+    found = told(one.receipt_came(receipt(first, refusal), 0.01))
+    for number in range(3):
+        assert len(found) == 1, "the next one is told at once"
+        effects = one.receipt_came(receipt(found[0]), 0.02 + number * 0.01)
+        found = told(effects)
+    assert reports(effects) == [(4, 7)], "three have taken it, the fourth has not"
+
+
+def test_a_validator_that_refused_may_take_the_message_in_a_later_round() -> None:
+    one = sending()
+    (first,) = told(one.begin(ID, SEVEN[:1], (), 10, 0.0))
+    one.receipt_came(receipt(first, Rejected(Level.QUEUE, "later")), 0.01)
+    history = one.get(ID)
+    assert history is not None
+    assert history.answered == set()
+    one.receipt_came(receipt(first, New(), 2), 3.0)
+    assert history.is_with_enough
+
+
 def test_one_refusal_is_no_end_and_that_of_all_is() -> None:
     one = sending()
     one.begin(ID, SEVEN, (), 10, 0.0)
