@@ -54,6 +54,7 @@ from stagepost.remp.queue.message_cache import MessageCache, Standing
 from stagepost.remp.queue.message_states import ENTERING, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver, date_rules
 from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.state import Vouches
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.validator.held_messages import EarlyBodies, PostponedMessages
@@ -78,7 +79,7 @@ class EarlierReceipts(NamedTuple):
 class SessionRunner:
     """`tell` gets receipts to be dated, signed and sent; `on_event` gets events for people and watchers.
     `untold`: receipts of messages that are not on disk yet; all sessions of a validator share it, for a
-    message goes from one session to the next.
+    message goes from one session to the next. `vouches` checks the full node's signature in a header.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class SessionRunner:
         on_event: Callable[[SessionEvent], None] = lambda event: None,
         untold: dict[bytes, list[Telling]] | None = None,
         resuming: EarlierReceipts | None = None,
+        vouches: Vouches | None = None,
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -103,7 +105,7 @@ class SessionRunner:
         self.graph = Graph(
             plan.incarnation, plan.public_keys, self.options.rules, verify=ed25519.verify, dates=dates
         )
-        self.queue = ReliableQueue(plan.queue_session, cache, self.options.queue)
+        self.queue = ReliableQueue(plan.queue_session, cache, self.options.queue, vouches)
         self._seed = seed
         self._cache = cache
         self._store = store

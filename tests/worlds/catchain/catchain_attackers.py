@@ -51,6 +51,7 @@ from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
 STORM_UNTIL_S = 8.0
 FLOOD_AFTER_S = 3.0
+FLOOD_PAUSE_S = 0.25
 RESTORED_AFTER_S = 4.0
 RESTORE_AGAIN_AFTER_S = 0.5
 LOST_BLOCKS = 2
@@ -85,7 +86,8 @@ class Attacker(Validator):
         before = self.member.account if account is None else account
         size = payload_bytes([Totals(), *records])
         totals = before.totals.plus(amounts_in(records, size), int(self.world.now * 1_000))
-        return encode_payload([totals, *records], number), DATES.budget.after(before, totals)
+        budget = (self.world.dates or DATES).budget
+        return encode_payload([totals, *records], number), budget.after(before, totals)
 
     def account_before(self, block: Block) -> Account:
         """Return the account of the author's blocks up to the one that `block` follows."""
@@ -423,6 +425,34 @@ class Flooder(Attacker):
         return self.payload(headers, 9_000 + number, account)
 
 
+class LawfulFlooder(Flooder):
+    """Announces for ever as much as its budget allows, and has none of the bodies."""
+
+    def flood(self, life: int) -> None:
+        self.member._is_halted = True
+        self._go_on(life, self.member.account, self.member.graph.top(self.index).reference, 0)
+
+    def _go_on(self, life: int, account: Account, previous: Dependency, number: int) -> None:
+        if not self.is_up or life != self.life:
+            return
+        now_ms, seqno = int(self.world.now * 1_000), self.queue.session.masterchain_seqno
+        dates = self.world.dates or DATES
+        count = min(dates.budget.left(account, now_ms)[0], RECORDS_MAX - 1)
+        origin = Origin(FULL_NODE, self.index, now_ms)
+        headers = [
+            header_of(message(100_000 * (self.index + 1) + number + one), origin, seqno)
+            for one in range(count)
+        ]
+        payload, account = self.payload(headers, 9_000 + number, account)
+        block = self.sign(previous, (), payload)
+        for peer in self.others():
+            self.send_frame(peer, block.encode())
+        reference = block.reference(self.member.graph.rules.version)
+        self.world.after(
+            FLOOD_PAUSE_S, partial(self._go_on, life, account, reference, number + max(1, count))
+        )
+
+
 class FalseTotals(Flooder):
     """Floods, and states totals that grow as slowly as is allowed."""
 
@@ -455,7 +485,7 @@ class Undated(Flooder):
 
 ATTACKERS: tuple[type[Attacker], ...] = (
     Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
-    Overanswerer, FarAhead, OlderDisk, Backdater, Foredater, Flooder, FalseTotals, TurnedBackDates, Undated,
+    Overanswerer, FarAhead, OlderDisk, Backdater, Foredater, Flooder, LawfulFlooder, FalseTotals, TurnedBackDates, Undated,
 )  # fmt: skip
 
 

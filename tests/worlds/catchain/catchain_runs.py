@@ -121,6 +121,14 @@ def check(world: World, handed_over: set[bytes]) -> None:
     on_its_way = {
         one.message_id for peer in honest for one in peer.cache if one.first_seen_s > world.now - ON_ITS_WAY_S
     }
+    # Bodyless claims of the blamed alone are not repeated to those who did not hear them.
+    empty = {
+        one
+        for peer in honest
+        for one in peer.queue.known_ids
+        if peer.cache.get(one) is not None and _is_empty_claim(peer, one)
+    }
+    on_its_way |= empty
     known = first.queue.known_ids - on_its_way
     for peer in honest:
         assert peer.halted is None, f"member {peer.index} stopped: {peer.halted}"
@@ -145,6 +153,11 @@ def check(world: World, handed_over: set[bytes]) -> None:
 def _has_body(peer: Validator, message_id: bytes) -> bool:
     cached = peer.cache.get(message_id)
     return cached is not None and cached.body is not None
+
+
+def _is_empty_claim(peer: Validator, message_id: bytes) -> bool:
+    entry = peer.queue._state.entries[message_id]
+    return entry.cached.body is None and bool(entry.announced_by) and entry.announced_by.keys() <= peer.blamed
 
 
 def _time_of(peer: Validator, message_id: bytes) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect,
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Header
 from stagepost.remp.queue.reliable_queue import ReliableQueue
-from stagepost.remp.queue.state import QueueSession
+from stagepost.remp.queue.state import QueueOptions, QueueSession
 from stagepost.remp.receipts.message_status import MessageStatus
 from tests.worlds.catchain.catchain_world import Peer, World
 
@@ -42,6 +42,7 @@ class Validator(Peer):
 
     queue: ReliableQueue
     cache: MessageCache
+    queue_options: QueueOptions | None = None
 
     def __init__(self, world: World, index: int) -> None:
         super().__init__(world, index)
@@ -57,7 +58,7 @@ class Validator(Peer):
         session = QueueSession(SEQNO, self.index, frozenset(range(self.world.size)), self.world.size)
         if dates is not None:
             session = msgspec.structs.replace(session, budget=dates.budget)
-        self.queue = ReliableQueue(session, self.cache)
+        self.queue = ReliableQueue(session, self.cache, self.queue_options)
         super().start()
         for body in self.bodies.values():
             self.do(self.queue.body_came(body, self.world.now))

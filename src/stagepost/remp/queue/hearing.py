@@ -26,7 +26,7 @@ from stagepost.remp.queue.records import (
     decode_payload,
     has_totals,
 )
-from stagepost.remp.queue.state import REJECTED_BY_MOST, QueueEntry, QueueState
+from stagepost.remp.queue.state import OVERLOADED, REJECTED_BY_MOST, QueueEntry, QueueState
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
 
@@ -36,7 +36,6 @@ after it.
 """
 
 HELD_BACK = "this validator has announced as many messages as it may; send it to another one"
-OVERLOADED = "the queue of this shard is full; send it again later"
 REJECTED_BEFORE = "rejected in an earlier session"
 
 
@@ -67,14 +66,21 @@ class RecordIntake:
             self._hear(source, _dated(record, records[0], floor_ms), now)
 
     def body_is_here(self, cached: CachedMessage, message: ExternalMessage) -> None:
+        is_first = cached.body is None
         self._cache.give_body(cached, message)
         self.search.end(message.message_id)
+        entry = self._state.entries.get(message.message_id)
+        if is_first and entry is not None:
+            self._state.body_came(entry)
+            if entry.announced_by:
+                self._announce_for_the_blamed(entry)
 
     def member_blamed(self, source: int) -> None:
         """Stop counting the votes and times of `source`, which contradicted itself.
 
         Other validators do not build on the blocks of a blamed member, so they may not know the messages that
-        only blamed members announced: those that we hold are announced again by us.
+        only blamed members announced: those whose bodies we hold are announced again by us. Without a body
+        nobody collates a message, and a flood that was blamed must not be repeated by everybody else.
         """
         self._blamed.add(source)
         self._state.forget_votes(source)
@@ -98,11 +104,15 @@ class RecordIntake:
     def _announce_for_the_blamed(self, entry: QueueEntry) -> None:
         if self._session.index in self._blamed:
             return  # nobody would hear it from us either
-        if entry.announced_by.keys() <= self._blamed:
+        if entry.cached.body is not None and entry.announced_by.keys() <= self._blamed:
             self._state.put(entry.cached.header)
             self._state.broadcast(entry.cached)
 
     def ask_again(self, now: float) -> None:
+        for message_id in self.search.give_up(now):
+            entry = self._state.entries.get(message_id)
+            if entry is not None:
+                self._state.park(entry)
         for member, message_id in self.search.again(now, self._announcers):
             self._state.add(AskForBody(member, message_id))
 
@@ -127,7 +137,7 @@ class RecordIntake:
         self._state.put(record)
 
     def _meet_ours(self, header: Header, now: float) -> None:
-        entry = self._meet_header(header, now)
+        entry = self._meet_header(self._session.index, header, now)
         if entry is not None:
             entry.is_ours = True
 
@@ -147,7 +157,7 @@ class RecordIntake:
                 pass  # the graph judges totals; the block keeps the others, and nobody is judged by them yet
 
     def _hear_header(self, source: int, header: Header, now: float) -> None:
-        entry = self._meet_header(header, now)
+        entry = self._meet_header(source, header, now)
         if entry is None:
             return
         entry.announced(source, header.timestamp_ms, self._blamed)
@@ -169,9 +179,9 @@ class RecordIntake:
         ours_ms = [one.timestamp_ms for one in origins if one.source_index == self._session.index]
         return bool(ours_ms) and header.timestamp_ms > min(ours_ms) + self._session.skew_ms
 
-    def _meet_header(self, header: Header, now: float) -> QueueEntry | None:
-        """Return the queue entry of the message that `header` announces, and create it if needed; None if the
-        message has expired.
+    def _meet_header(self, source: int, header: Header, now: float) -> QueueEntry | None:
+        """Return the queue entry of the message that member `source` announces by `header`, and create it if needed;
+        None if the message has expired.
         """
         if not self._is_alive(header.masterchain_seqno):
             return None
@@ -186,23 +196,24 @@ class RecordIntake:
                 # First of all reports: the full node that sent the message is to hear of it from the beginning.
                 state.introduce(cached, header.source_key_id)
         if cached is None:
-            cached = self._add(header, is_forwarded, now)
+            cached = self._add(source, header, is_forwarded, now)
         elif header.message_id not in state.entries:
-            self._meet_again(cached, header, is_forwarded)
+            self._meet_again(source, cached, header, is_forwarded)
         elif cached.standing is Standing.FORWARDED_FINAL:
             self.reopen(cached, header)
         return state.entries[header.message_id]
 
-    def _add(self, header: Header, is_forwarded: bool, now: float) -> CachedMessage:
+    def _add(self, source: int, header: Header, is_forwarded: bool, now: float) -> CachedMessage:
         status: MessageStatus = New()
         standing = Standing.OWN
-        if is_forwarded:
-            status, standing = self._status_of_forwarded(header), Standing.FORWARDED_OPEN
-        elif self._state.is_full:
+        charged_to = self._state.charge_for(source, header)
+        if not self._state.make_room(charged_to):
             status = Rejected(Level.QUEUE, OVERLOADED)
+        elif is_forwarded:
+            status, standing = self._status_of_forwarded(header), Standing.FORWARDED_OPEN
         cached = self._cache.add(header, status, standing, now)
         self._add_origin(cached, header)
-        self._state.enter(cached)
+        self._state.enter(cached, charged_to)
         self._state.tell(cached, status)
         if isinstance(status, Ignored):
             self._state.tell(cached, New())
@@ -218,9 +229,9 @@ class RecordIntake:
             return New()
         return Ignored(Level.QUEUE)
 
-    def _meet_again(self, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
+    def _meet_again(self, source: int, cached: CachedMessage, header: Header, is_forwarded: bool) -> None:
         """Enter a message into this queue that this validator knows from an earlier session of its own."""
-        self._state.enter(cached)
+        self._state.enter(cached, self._state.charge_for(source, header))
         if cached.standing is Standing.FORWARDED_FINAL:
             self.reopen(cached, header)
         elif is_forwarded:
@@ -238,8 +249,12 @@ class RecordIntake:
             self._state.tell(cached, New())
 
     def _add_origin(self, cached: CachedMessage, header: Header) -> bool:
-        """Add the full node that `header` names to those that hear of the message. Return whether it is new."""
+        """Add the full node that `header` names to those that hear of the message, if it has signed that it sent the
+        message. Return whether it is new.
+        """
         if header.source_key_id == ZERO_INT256 or self._cache.was_let_go(header.message_id):
+            return False
+        if header.source_key_id in cached.origins or not self._state.names_its_source(header):
             return False
         origin = Origin(header.source_key_id, header.source_index, header.timestamp_ms, header.hand_over)
         return cached.add_origin(origin)
@@ -265,7 +280,7 @@ class RecordIntake:
             # A message that we knew lives no longer for it: nobody vouches for the number in a digest.
             if one.message_id not in self._state.entries:
                 # Also for a message that we knew: this queue hands it on as long as it lives, to whichever set follows.
-                self._state.enter(cached)
+                self._state.enter(cached, source)
             self._state.entries[one.message_id].called_processed_by.add(source)
 
     def _is_alive(self, seqno: int) -> bool:

@@ -62,7 +62,9 @@ LET_GO_MAX = 131_072
 """Messages, at most, that are remembered so, about 12 MB; those of the oldest catchain go first."""
 
 ORIGINS_MAX = 8
-"""Full nodes, at most, that hear of one message; a ninth that sends the same message hears nothing."""
+"""Full nodes, at most, that hear of one message because other validators name them; those that sent it to this
+validator do not count.
+"""
 
 
 class Standing(IntEnum):
@@ -74,7 +76,7 @@ class Standing(IntEnum):
 
 
 class CachedMessage:
-    __slots__ = ("body", "first_seen_s", "header", "origins", "standing", "status")
+    __slots__ = ("_direct", "body", "first_seen_s", "header", "origins", "standing", "status")
 
     def __init__(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> None:
         self.header = header
@@ -83,21 +85,27 @@ class CachedMessage:
         self.first_seen_s = now
         self.body: ExternalMessage | None = None
         self.origins: dict[bytes, Origin] = {}
+        self._direct: set[bytes] = set()
 
     @property
     def message_id(self) -> bytes:
         return self.header.message_id
 
-    def add_origin(self, origin: Origin) -> bool:
-        """Add a full node that is to hear what becomes of the message. Return False if it is known, or if
-        there are `ORIGINS_MAX`.
+    def add_origin(self, origin: Origin, *, is_direct: bool = False) -> bool:
+        """Add a full node that is to hear what becomes of the message. Return False if it is known, or if other
+        validators have named `ORIGINS_MAX`. `is_direct`: it has sent the message to this validator, and so needs no
+        place among those.
 
         Two full nodes may send the same message, with different times; all of them hear of it.
         """
-        if origin.source_key_id in self.origins or len(self.origins) >= ORIGINS_MAX:
+        source = origin.source_key_id
+        if is_direct:
+            self._direct.add(source)
+        elif source not in self.origins and len(self.origins.keys() - self._direct) >= ORIGINS_MAX:
             return False
-        self.origins[origin.source_key_id] = origin
-        return True
+        is_new = source not in self.origins
+        self.origins.setdefault(source, origin)
+        return is_new
 
 
 class Fresh(msgspec.Struct, frozen=True):

@@ -15,11 +15,11 @@ from stagepost.catchain.budgets import Account
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
 from stagepost.remp.queue.effects import QueueEffect, SpeakSoon, Tell
-from stagepost.remp.queue.hearing import HELD_BACK, OVERLOADED, RecordIntake
+from stagepost.remp.queue.hearing import HELD_BACK, RecordIntake
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver, Record
-from stagepost.remp.queue.state import QueueOptions, QueueSession, QueueState
+from stagepost.remp.queue.state import OVERLOADED, QueueOptions, QueueSession, QueueState, Vouches
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
@@ -34,11 +34,15 @@ class ReliableQueue:
     """`cache` belongs to the node: its queues share it, one after the other."""
 
     def __init__(
-        self, session: QueueSession, cache: MessageCache, options: QueueOptions | None = None
+        self,
+        session: QueueSession,
+        cache: MessageCache,
+        options: QueueOptions | None = None,
+        vouches: Vouches | None = None,
     ) -> None:
         self.session = session
         self.cache = cache
-        self._state = QueueState(session, cache, options or QueueOptions())
+        self._state = QueueState(session, cache, options or QueueOptions(), vouches)
         self._intake = RecordIntake(self._state)
         self._collation = Collation(self._state)
         self._payload_number = 0
@@ -106,25 +110,28 @@ class ReliableQueue:
         origin = Origin(source_key_id, self.session.index, int(now * 1_000), hand_over)
         cached = self.cache.get(message.message_id)
         if cached is None:
-            if state.is_full:
-                return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED))]
             if state.pending.is_held_back:
                 return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, HELD_BACK))]
+            if not state.make_room(source_key_id):
+                return [
+                    *state.taken(),
+                    Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED)),
+                ]
             header = header_of(message, origin, seqno)
             cached = self.cache.add(header, New(), Standing.OWN, now)
-            cached.add_origin(origin)
+            cached.add_origin(origin, is_direct=True)
             state.tell(cached, New())
         elif cached.standing is Standing.FORWARDED_FINAL:
             # Other validators say that it was processed. We have no proof, and this full node waits for the message.
-            cached.add_origin(origin)
+            cached.add_origin(origin, is_direct=True)
             self._intake.reopen(cached, header_of(message, origin, seqno))
             state.put(cached.header)
-        elif cached.add_origin(origin):
+        elif cached.add_origin(origin, is_direct=True):
             state.introduce(cached, source_key_id)
         self._intake.body_is_here(cached, message)
         is_new_here = message.message_id not in state.entries
         if is_new_here:
-            state.enter(cached)
+            state.enter(cached, source_key_id)
             state.put(cached.header)
             state.broadcast(cached)
         state.entries[message.message_id].is_ours = True

@@ -4,8 +4,9 @@ the next block, and effects that wait to be performed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 import msgspec
 
@@ -116,6 +117,7 @@ SKEW_MS = 5_000
 
 MESSAGES_MAX = 10_000
 COUNTS_WITHOUT_HEADER_MAX = 10_000
+OVERLOADED = "the queue of this shard is full; send it again later"
 REJECTED_BY_MOST = "rejected by two thirds of the validators"
 
 
@@ -146,6 +148,12 @@ class QueueSession(msgspec.Struct, frozen=True):
         return self.shard is None or self.shard.holds(message.workchain, message.account)
 
 
+Charge: TypeAlias = int | bytes
+"""Account of an open entry: a member by its index, or a full node by its key id."""
+
+NOBODY: Charge = -1
+
+
 class QueueEntry:
     """A message in this queue, and what members have said of it here."""
 
@@ -154,13 +162,17 @@ class QueueEntry:
         "announced_by",
         "cached",
         "called_processed_by",
+        "charged_to",
         "is_accepted_elsewhere",
         "is_ours",
+        "is_parked",
         "rejected_by",
     )
 
-    def __init__(self, cached: CachedMessage) -> None:
+    def __init__(self, cached: CachedMessage, charged_to: Charge = NOBODY) -> None:
         self.cached = cached
+        self.charged_to = charged_to
+        self.is_parked = False  # nobody has returned its body
         self._announced_ms: tuple[int, int] | None = None
         self.announced_by: dict[int, int] = {}
         """Time in Unix milliseconds that each member announced, by the member's index."""
@@ -216,8 +228,21 @@ class QueueEntry:
         return not self.is_accepted_elsewhere, self.timestamp_ms, self.cached.message_id
 
 
+Vouches = Callable[[Header], bool]
+"""Function that checks whether the full node that a header names has signed the hand-over in it."""
+
+
 class QueueState:
-    def __init__(self, session: QueueSession, cache: MessageCache, options: QueueOptions) -> None:
+    """`vouches` is None where the keys of full nodes are not known: then no signature counts."""
+
+    def __init__(
+        self,
+        session: QueueSession,
+        cache: MessageCache,
+        options: QueueOptions,
+        vouches: Vouches | None = None,
+    ) -> None:
+        self._vouches = vouches
         self.session = session
         self.cache = cache
         self.options = options
@@ -225,6 +250,7 @@ class QueueState:
         self.pending = PendingRecords(options.records, session.budget)
         self._early: dict[bytes, QueueEntry] = {}
         self._open: dict[bytes, None] = {}
+        self._open_of: dict[Charge, dict[bytes, None]] = {}
         self._by_age: list[tuple[float, bytes]] = []
         self._effects: list[QueueEffect] = []
 
@@ -249,9 +275,65 @@ class QueueState:
     def is_full(self) -> bool:
         return len(self._open) >= self.options.messages_max
 
-    def enter(self, cached: CachedMessage) -> QueueEntry:
-        """Create the entry of a message. Votes that members cast before it arrived are counted."""
-        entry = QueueEntry(cached)
+    def charge_for(self, source: int, header: Header) -> Charge:
+        """Return the account for what member `source` announces: a forwarded message is charged to the full node that
+        signed its hand-over, if there is one.
+        """
+        is_forwarded = header.masterchain_seqno < self.session.masterchain_seqno
+        if is_forwarded and self._vouches is not None and self._vouches(header):
+            return header.source_key_id
+        return source
+
+    def names_its_source(self, header: Header) -> bool:
+        """Return whether the full node that `header` names is to hear of the message."""
+        return self._vouches is None or self._vouches(header)
+
+    def make_room(self, charged_to: Charge) -> bool:
+        """Return whether a message charged to `charged_to` may enter. In a full queue whoever has most open entries loses
+        its newest: the newcomer itself, if nobody has more.
+        """
+        if not self.is_full:
+            return True
+        heaviest = max(self._open_of, key=lambda one: len(self._open_of[one]))
+        if len(self._open_of.get(charged_to, ())) >= len(self._open_of[heaviest]):
+            return False
+        for message_id in reversed(self._open_of[heaviest]):
+            entry = self.entries[message_id]
+            if place_of(entry.cached.status) in COLLATABLE:
+                self._lose(entry)
+                return True
+        return False
+
+    def _lose(self, entry: QueueEntry) -> None:
+        if entry.cached.body is None:
+            self.park(entry)
+            return
+        if not entry.announced_by:
+            self.pending.drop_header(entry.cached.message_id)
+        self.apply(entry.cached, Event.OVERLOAD, error=OVERLOADED)
+
+    def park(self, entry: QueueEntry) -> None:
+        """Take a message without a body out of the queue, until the body comes: what members said of it stays."""
+        entry.is_parked = True
+        self._note_openness(entry.cached)
+
+    def body_came(self, entry: QueueEntry) -> None:
+        """Take a parked message back into the queue; a full one closes it."""
+        if not entry.is_parked:
+            return
+        entry.is_parked = False
+        if place_of(entry.cached.status) not in BELOW_SHARD:
+            return
+        if self.make_room(entry.charged_to):
+            self._note_openness(entry.cached)
+        else:
+            self.apply(entry.cached, Event.OVERLOAD, error=OVERLOADED)
+
+    def enter(self, cached: CachedMessage, charged_to: Charge = NOBODY) -> QueueEntry:
+        """Create the entry of a message, charged to the member or the full node that brought it. Votes that members cast
+        before it arrived are counted.
+        """
+        entry = QueueEntry(cached, charged_to)
         early = self._early.pop(cached.message_id, None)
         if early is not None:
             entry.rejected_by = early.rejected_by
@@ -266,8 +348,8 @@ class QueueState:
         """Remove a message from the queue. The votes on it stay: another member may announce it under a later
         catchain, and then all validators must count alike.
         """
+        self._close(message_id)
         entry = self.entries.pop(message_id, None)
-        self._open.pop(message_id, None)
         if entry is not None and (entry.rejected_by or entry.is_accepted_elsewhere):
             self._make_room_for_early()
             self._early[message_id] = entry
@@ -346,14 +428,26 @@ class QueueState:
         self._note_openness(cached)
 
     def _note_openness(self, cached: CachedMessage) -> None:
-        if cached.message_id not in self.entries:
+        entry = self.entries.get(cached.message_id)
+        if entry is None:
             return
-        if place_of(cached.status) in BELOW_SHARD:
+        if place_of(cached.status) in BELOW_SHARD and not entry.is_parked:
             if cached.message_id not in self._open:
                 self._open[cached.message_id] = None
+                self._open_of.setdefault(entry.charged_to, {})[cached.message_id] = None
                 heappush(self._by_age, (cached.first_seen_s, cached.message_id))
         else:
-            self._open.pop(cached.message_id, None)
+            self._close(cached.message_id)
+
+    def _close(self, message_id: bytes) -> None:
+        if message_id not in self._open:
+            return
+        del self._open[message_id]
+        charged_to = self.entries[message_id].charged_to
+        open_of = self._open_of[charged_to]
+        del open_of[message_id]
+        if not open_of:
+            del self._open_of[charged_to]
 
     # Effects
 
