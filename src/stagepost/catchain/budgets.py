@@ -67,7 +67,7 @@ ReadContent = Callable[[bytes], PayloadContent | None]
 """Function that reads the content of a payload; None for a payload of another form, or without totals."""
 
 
-class Account(msgspec.Struct, frozen=True):
+class AuthorAccount(msgspec.Struct, frozen=True):
     """Totals of one member up to a block. `used`: thousandths of each amount that its worst pair of blocks, of which
     this one is the later, takes out of the burst; below 0 if the rate allows more than was written.
     """
@@ -89,10 +89,10 @@ class Budget(msgspec.Struct, frozen=True):
     starts_ms: int
     rates: Rates
 
-    def after(self, account: Account, totals: Totals) -> Account:
+    def after(self, account: AuthorAccount, totals: Totals) -> AuthorAccount:
         """Return the account after a block with `totals`. The first block of a member is no pair's later one."""
         if account.is_new:
-            return Account(totals)
+            return AuthorAccount(totals)
         elapsed_ms = self._elapsed_ms(account, totals.date_ms)
         used = tuple(
             _THOUSANDTHS * (new - old) - rate * elapsed_ms + max(0, before)
@@ -100,9 +100,9 @@ class Budget(msgspec.Struct, frozen=True):
                 totals.amounts, account.totals.amounts, self.rates.per_s, account.used, strict=True
             )
         )
-        return Account(totals, (used[0], used[1], used[2]))
+        return AuthorAccount(totals, (used[0], used[1], used[2]))
 
-    def left(self, account: Account, date_ms: int) -> tuple[int, int, int]:
+    def left(self, account: AuthorAccount, date_ms: int) -> tuple[int, int, int]:
         """Return the amounts that a block dated `date_ms` may hold, which follows the blocks of `account`."""
         elapsed_ms = self._elapsed_ms(account, date_ms)
         left = [
@@ -111,7 +111,7 @@ class Budget(msgspec.Struct, frozen=True):
         ]
         return left[0], left[1], left[2]
 
-    def fault_in(self, before: Account, content: PayloadContent | None) -> str | None:
+    def fault_in(self, before: AuthorAccount, content: PayloadContent | None) -> str | None:
         """Return why no honest member writes a block with `content` after the blocks of `before`; None if one may."""
         if content is None:
             return "the payload does not begin with date and totals, or cannot be read"
@@ -129,7 +129,7 @@ class Budget(msgspec.Struct, frozen=True):
                 return f"its author wrote {-(-used // _THOUSANDTHS)} {name} beyond {rate} a second, at most {burst} fit"
         return None
 
-    def _elapsed_ms(self, account: Account, date_ms: int) -> int:
+    def _elapsed_ms(self, account: AuthorAccount, date_ms: int) -> int:
         if account.is_new:
             return 0
         return max(0, max(date_ms, self.starts_ms) - max(account.totals.date_ms, self.starts_ms))

@@ -27,7 +27,7 @@ from stagepost.catchain.block import (
     block_id,
     root_reference,
 )
-from stagepost.catchain.budgets import Account, Budget
+from stagepost.catchain.budgets import AuthorAccount, Budget
 from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
 from stagepost.catchain.payloads import ForkProof, read_fork_proof, upper_part
 from stagepost.errors import DecodeError
@@ -108,7 +108,7 @@ class Vertex:
         self.is_continued = False
         self.covers: Mapping[int, int] = {}
         self.dates: BlockDates | None = None
-        self.account = Account()
+        self.account = AuthorAccount()
         self.blamed_before: frozenset[int] = frozenset()
 
     @property

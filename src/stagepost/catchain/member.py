@@ -15,7 +15,7 @@ from random import Random
 import msgspec
 
 from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.catching_up import BlockSync, SyncOptions
 from stagepost.catchain.effects import (
     BlameReport,
@@ -46,7 +46,7 @@ nothing but late blocks could fill our memory."""
 AHEAD_MS_MAX = 3_600_000
 """Milliseconds, at most, until a block that is dated ahead is looked at again; it may have to wait once more."""
 
-MakePayload = Callable[[bool, Account], bytes | None]
+MakePayload = Callable[[bool, AuthorAccount], bytes | None]
 """Callback that returns the payload of the next block from the parts above; None for nothing. Its arguments say
 whether a block is made in any case, and what our blocks hold so far. Where blocks are dated, None means that our
 budget allows no block now.
@@ -145,7 +145,7 @@ class Member:
         return self._sync.answers_needed
 
     @property
-    def account(self) -> Account:
+    def account(self) -> AuthorAccount:
         """What our blocks hold, up to the last one on disk."""
         return self._own_top.account
 

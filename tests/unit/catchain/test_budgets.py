@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from stagepost.catchain import budgets as budgets_module
-from stagepost.catchain.budgets import Account, Budget, PayloadContent, Rates, Totals
+from stagepost.catchain.budgets import AuthorAccount, Budget, PayloadContent, Rates, Totals
 from stagepost.catchain.effects import BlameReport
 from stagepost.remp.queue.hearing import HELD_BACK
 from stagepost.remp.queue.records import Header, Record, RejectRecord, content_of, decode_payload
@@ -26,13 +26,13 @@ BUDGET = Budget(START_MS, SMALL)
 ONE = bytes([1]) * 32
 
 
-def of(amounts: tuple[int, int, int], before: Account, date_ms: int) -> PayloadContent:
+def of(amounts: tuple[int, int, int], before: AuthorAccount, date_ms: int) -> PayloadContent:
     return PayloadContent(before.totals.plus(amounts, date_ms), amounts)
 
 
 def fault_of_chain(blocks: list[tuple[int, int]], budget: Budget = BUDGET) -> list[str | None]:
     """Return the fault of each of a chain's blocks, given as (date, headers)."""
-    account, faults = Account(), []
+    account, faults = AuthorAccount(), []
     for date_ms, headers in blocks:
         content = of((headers, 0, 100), account, date_ms)
         faults.append(budget.fault_in(account, content))
@@ -67,8 +67,8 @@ def test_a_burst_and_what_the_rate_adds_are_allowed_and_one_header_more_is_not()
 @pytest.mark.parametrize("place", range(3))
 def test_each_amount_has_its_own_edge(place: int) -> None:
     burst = SMALL.bursts[place]
-    start = of((0, 0, 1), Account(), START_MS).totals
-    before = BUDGET.after(Account(), start)
+    start = of((0, 0, 1), AuthorAccount(), START_MS).totals
+    before = BUDGET.after(AuthorAccount(), start)
     at_edge, beyond = ([0, 0, 0], [0, 0, 0])
     at_edge[place], beyond[place] = burst, burst + 1
     assert BUDGET.fault_in(before, of((at_edge[0], at_edge[1], at_edge[2]), before, START_MS)) is None
@@ -101,7 +101,7 @@ def test_dates_before_the_session_add_nothing() -> None:
 
 
 def test_totals_and_dates_have_to_follow_the_last_block() -> None:
-    before = BUDGET.after(Account(), Totals(START_MS + 5, 3, 0, 100))
+    before = BUDGET.after(AuthorAccount(), Totals(START_MS + 5, 3, 0, 100))
     assert BUDGET.fault_in(before, of((1, 0, 50), before, START_MS + 5)) is None
     wrong = [
         (Totals(START_MS + 4, 4, 0, 150), "before the date"),
@@ -124,7 +124,7 @@ def header(number: int) -> Header:
 def test_an_honest_member_never_writes_what_convicts_it(run_seed: int) -> None:
     """Whatever waits and however its clock jumps, every payload passes the judge, and in the end all is written."""
     random = Random(run_seed)
-    pending, account = PendingRecords(RecordLimits(), BUDGET), Account()
+    pending, account = PendingRecords(RecordLimits(), BUDGET), AuthorAccount()
     clock_ms, added, written, held = START_MS, 0, 0, 0
     for number in range(600):
         for _ in range(random.choice([0, 0, 1, 30]) if number < 300 else 0):
@@ -147,20 +147,20 @@ def test_an_honest_member_never_writes_what_convicts_it(run_seed: int) -> None:
 def test_blocks_with_a_date_alone_go_when_nothing_else_may() -> None:
     pending = PendingRecords(RecordLimits(), BUDGET)
     used = 1_000 * (SMALL.bytes_burst - RESERVE_BYTES)
-    account = Account(Totals(START_MS, 1, 0, 1), (0, 0, used))
+    account = AuthorAccount(Totals(START_MS, 1, 0, 1), (0, 0, used))
     pending.add(header(1))
     assert pending.next_payload(1, START_MS, account) is None
     assert pending.is_held_back
     payload = pending.next_payload(2, START_MS, account, is_due=True)
     assert payload is not None
     assert len(decode_payload(payload)) == 1
-    full = Account(Totals(START_MS, 1, 0, 1), (0, 0, 1_000 * SMALL.bytes_burst))
+    full = AuthorAccount(Totals(START_MS, 1, 0, 1), (0, 0, 1_000 * SMALL.bytes_burst))
     assert pending.next_payload(3, START_MS, full, is_due=True) is None, "not even a date fits"
 
 
 def test_other_records_pass_headers_that_wait() -> None:
     pending = PendingRecords(RecordLimits(), BUDGET)
-    account = Account(Totals(START_MS, 1, 0, 1), (1_000 * SMALL.headers_burst, 0, 0))
+    account = AuthorAccount(Totals(START_MS, 1, 0, 1), (1_000 * SMALL.headers_burst, 0, 0))
     waiting: list[Record] = [header(1)]
     reject = RejectRecord(ONE, ONE, 7, "no")
     for record in (*waiting, reject):
@@ -256,7 +256,7 @@ def test_a_flooder_is_reported_once_in_each_life() -> None:
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the judge forgets the budget": lambda patch: patch.setattr(Budget, "fault_in", lambda *_: None),
     "only the last two blocks are compared": lambda patch: patch.setattr(
-        Budget, "after", lambda self, account, totals: Account(totals)
+        Budget, "after", lambda self, account, totals: AuthorAccount(totals)
     ),
 }
 

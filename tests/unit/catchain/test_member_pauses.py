@@ -6,7 +6,7 @@ from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import decode_update
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.effects import Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member, MemberOptions
@@ -28,7 +28,7 @@ class Speaker:
         self.member = Member(graph, 0, seed_of(0), self._next, Random(1), 0.0, options)
         self.do(self.member.tick(0.0), 0.0)
 
-    def _next(self, is_due: bool, account: Account) -> bytes | None:
+    def _next(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         payload, self.to_say = b"".join(self.to_say), []
         return payload or None
 

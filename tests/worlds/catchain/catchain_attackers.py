@@ -17,7 +17,7 @@ from stagepost.catchain.block import (
     data_hash,
     decode_update,
 )
-from stagepost.catchain.budgets import Account, Rates
+from stagepost.catchain.budgets import AuthorAccount, Rates
 from stagepost.catchain.effects import Effect, Persist, Reply, Send
 from stagepost.catchain.queries import (
     BLOCKS_ASKED_MAX,
@@ -80,8 +80,8 @@ class Attacker(Validator):
         return Block(graph.incarnation, self.index, height, previous, dependencies, signature, payload)
 
     def payload(
-        self, records: Sequence[Record], number: int, account: Account | None = None
-    ) -> tuple[bytes, Account]:
+        self, records: Sequence[Record], number: int, account: AuthorAccount | None = None
+    ) -> tuple[bytes, AuthorAccount]:
         """Return a payload with true date and totals, which follows the blocks of `account`, and the account after it."""
         before = self.member.account if account is None else account
         size = payload_bytes([Totals(), *records])
@@ -89,11 +89,11 @@ class Attacker(Validator):
         budget = (self.world.dates or DATES).budget
         return encode_payload([totals, *records], number), budget.after(before, totals)
 
-    def account_before(self, block: Block) -> Account:
+    def account_before(self, block: Block) -> AuthorAccount:
         """Return the account of the author's blocks up to the one that `block` follows."""
         graph = self.member.graph
         vertex = graph.get(graph.hash_of(block.previous))
-        return Account() if vertex is None else vertex.account
+        return AuthorAccount() if vertex is None else vertex.account
 
     def send_frame(self, peer: int, frame: bytes) -> None:
         self.world.send(self.index, peer, partial(frame_came, self.index, frame))
@@ -227,7 +227,7 @@ class Replayer(Attacker):
 class Liar(Attacker):
     """Announces what it has not, dates it far ahead, and calls everybody's messages processed."""
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         payload = super().next_payload(is_due, account)
         if payload is None:
             return None
@@ -301,7 +301,7 @@ class FalseSizes(Attacker):
                     self.send_frame(effect.peer, frame)
         super().perform(effects)
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         payload = super().next_payload(is_due, account)
         if payload is None:
             return None
@@ -341,14 +341,14 @@ class FarAhead(Attacker):
 class Backdater(Attacker):
     """Dates its blocks and whatever it announces to 1970."""
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         return redated(super().next_payload(is_due, account), lambda date_ms: 0)
 
 
 class Foredater(Attacker):
     """Dates its blocks ahead, by more than clocks may differ."""
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         date_ms = int(self.world.now * 1_000) + FOREDATED_MS
         return redated(super().next_payload(is_due, account), lambda _: date_ms)
 
@@ -421,7 +421,9 @@ class Flooder(Attacker):
             for peer in self.others():
                 self.send_frame(peer, block.encode())
 
-    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+    def flood_payload(
+        self, headers: list[Header], number: int, account: AuthorAccount
+    ) -> tuple[bytes, AuthorAccount]:
         return self.payload(headers, 9_000 + number, account)
 
 
@@ -432,7 +434,7 @@ class LawfulFlooder(Flooder):
         self.member._is_halted = True
         self._go_on(life, self.member.account, self.member.graph.top(self.index).reference, 0)
 
-    def _go_on(self, life: int, account: Account, previous: Dependency, number: int) -> None:
+    def _go_on(self, life: int, account: AuthorAccount, previous: Dependency, number: int) -> None:
         if not self.is_up or life != self.life:
             return
         now_ms, seqno = int(self.world.now * 1_000), self.queue.session.masterchain_seqno
@@ -456,7 +458,9 @@ class LawfulFlooder(Flooder):
 class FalseTotals(Flooder):
     """Floods, and states totals that grow as slowly as is allowed."""
 
-    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+    def flood_payload(
+        self, headers: list[Header], number: int, account: AuthorAccount
+    ) -> tuple[bytes, AuthorAccount]:
         payload, _ = self.payload(headers, 9_000 + number, account)
         totals = account.totals.plus((1, 0, len(payload)), int(self.world.now * 1_000))
         return encode_payload([totals, *headers], 9_000 + number), DATES.budget.after(account, totals)
@@ -467,7 +471,9 @@ class TurnedBackDates(Flooder):
 
     headers = 126
 
-    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+    def flood_payload(
+        self, headers: list[Header], number: int, account: AuthorAccount
+    ) -> tuple[bytes, AuthorAccount]:
         at_ms = int(self.world.now * 1_000) - number
         totals = account.totals.plus(amounts_in(headers, payload_bytes([Totals(), *headers])), 0)
         totals = msgspec.structs.replace(totals, date_ms=at_ms)
@@ -479,7 +485,9 @@ class Undated(Flooder):
 
     headers = 63
 
-    def flood_payload(self, headers: list[Header], number: int, account: Account) -> tuple[bytes, Account]:
+    def flood_payload(
+        self, headers: list[Header], number: int, account: AuthorAccount
+    ) -> tuple[bytes, AuthorAccount]:
         return encode_payload(headers, 9_000 + number), account
 
 

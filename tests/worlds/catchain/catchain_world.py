@@ -13,7 +13,7 @@ from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, incarnation_of
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.dates import DateRules
 from stagepost.catchain.effects import (
     Ask,
@@ -82,7 +82,7 @@ class Peer(Hearer):
         """The next time that a block of ours is on disk, and nobody has heard of it."""
         self.crashes_when_written = self.is_up
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         return self.to_say.pop(0) if self.to_say else None
 
     def say(self, payload: bytes) -> None:

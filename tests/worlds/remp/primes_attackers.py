@@ -15,7 +15,7 @@ import msgspec
 
 from rigs.chain_messages import address
 from stagepost.catchain.block import UPDATE_ID, Block, Dependency, block_id, data_hash, decode_update
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.message_values import NEVER
 from stagepost.chain.messages import CanonicalMessage
@@ -345,7 +345,9 @@ class LiarSeat(HostileSeat):
         queue = self.runner.queue
         honest = queue.next_payload
 
-        def lying(now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False) -> bytes | None:
+        def lying(
+            now: float, account: AuthorAccount = NOTHING_WRITTEN, *, is_due: bool = False
+        ) -> bytes | None:
             payload = honest(now, account, is_due=is_due)
             if payload is None:
                 return None
@@ -369,7 +371,9 @@ class BackdaterSeat(HostileSeat):
         queue = self.runner.queue
         honest, said = queue.next_payload, [0]
 
-        def lying(now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False) -> bytes | None:
+        def lying(
+            now: float, account: AuthorAccount = NOTHING_WRITTEN, *, is_due: bool = False
+        ) -> bytes | None:
             payload = honest(now, account, is_due=is_due)
             if payload is None:
                 return None

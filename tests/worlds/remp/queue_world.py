@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.effects import BlameReport, Deliver, Effect
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
@@ -66,7 +66,7 @@ class Validator(Peer):
             if message_id not in self.queue.known_ids:
                 self.do(self.queue.forward_into([header], [self.bodies[message_id]], self.world.now))
 
-    def next_payload(self, is_due: bool, account: Account) -> bytes | None:
+    def next_payload(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         return self.queue.next_payload(self.world.now, account, is_due=is_due)
 
     def hand_over(self, one: ExternalMessage) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
 from stagepost.remp.queue.effects import QueueEffect, SpeakSoon, Tell
@@ -27,7 +27,7 @@ from stagepost.remp.shard import BlockId
 HELD_BACK_S = 0.1
 """Seconds after which records that our budget held back are tried again."""
 
-NOTHING_WRITTEN = Account()
+NOTHING_WRITTEN = AuthorAccount()
 
 
 class ReliableQueue:
@@ -140,7 +140,7 @@ class ReliableQueue:
     # From other validators
 
     def next_payload(
-        self, now: float, account: Account = NOTHING_WRITTEN, *, is_due: bool = False
+        self, now: float, account: AuthorAccount = NOTHING_WRITTEN, *, is_due: bool = False
     ) -> bytes | None:
         """Return the payload of our next block, which follows the blocks of `account`; None if no record may go, and no
         block `is_due` without one.

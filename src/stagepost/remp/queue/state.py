@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from stagepost.catchain.budgets import Account, Budget, Rates
+from stagepost.catchain.budgets import AuthorAccount, Budget, Rates
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
@@ -64,7 +64,7 @@ class PendingRecords:
         self._waiting.pop(("header", message_id), None)
 
     def next_payload(
-        self, number: int, date_ms: int, account: Account, *, is_due: bool = False
+        self, number: int, date_ms: int, account: AuthorAccount, *, is_due: bool = False
     ) -> bytes | None:
         """Return the payload of our next block, with its date and our totals in front of the records; `account` is that
         of our blocks so far. None if no record may go, unless the block `is_due`: then date and totals alone. Records
@@ -149,7 +149,7 @@ class QueueSession(msgspec.Struct, frozen=True):
 
 
 Charge: TypeAlias = int | bytes
-"""Account of an open entry: a member by its index, or a full node by its key id."""
+"""AuthorAccount of an open entry: a member by its index, or a full node by its key id."""
 
 NOBODY: Charge = -1
 

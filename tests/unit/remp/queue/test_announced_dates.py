@@ -10,7 +10,7 @@ import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import Block, Dependency, block_id, data_hash, decode_update, root_reference
-from stagepost.catchain.budgets import Account
+from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.dates import DateRules, block_dates, first_dates, median
 from stagepost.catchain.effects import Deliver, Effect, Persist
 from stagepost.catchain.graph import Graph, GraphRules
@@ -254,10 +254,10 @@ class Clocked:
         member.tick(0.0)
         return member
 
-    def _next(self, is_due: bool, account: Account) -> bytes | None:
+    def _next(self, is_due: bool, account: AuthorAccount) -> bytes | None:
         return self._payload(account, self._dates.pop(0)) if self._dates else None
 
-    def _payload(self, account: Account, date_ms: int, number: int = 0) -> bytes:
+    def _payload(self, account: AuthorAccount, date_ms: int, number: int = 0) -> bytes:
         totals = account.totals.plus((0, 0, payload_bytes([Totals()])), date_ms)
         return encode_payload([totals], number)
 
@@ -271,7 +271,7 @@ class Clocked:
 
     def fork(self, date_ms: int) -> bytes:
         """Return a second block of member 1 at height 1, with this date."""
-        payload, graph = self._payload(Account(), date_ms, 99), self.member.graph
+        payload, graph = self._payload(AuthorAccount(), date_ms, 99), self.member.graph
         root = root_reference(graph.incarnation, graph.size)
         of_data = data_hash(payload, root, (), graph.rules.version)
         signature = ed25519.sign(seed_of(1), block_id(graph.incarnation, graph.key_ids[1], 1, of_data))

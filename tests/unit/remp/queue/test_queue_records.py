@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rigs.remp_world import public_key_of, seed_of
-from stagepost.catchain.budgets import Account, Budget, Rates
+from stagepost.catchain.budgets import AuthorAccount, Budget, Rates
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
@@ -47,7 +47,7 @@ from stagepost.remp.shard import BlockId
 ROOT = Path(__file__).parents[4]
 VECTORS = ROOT / "tests" / "vectors" / "remp" / "rmq_payload_derived.json"
 ZERO, ONE = bytes(32), bytes([1]) * 32
-NOTHING = Account()
+NOTHING = AuthorAccount()
 HEADER = Header(ONE, ZERO, -1, ONE, ZERO, 3, 7, 1_700_000_000_000)
 
 
@@ -182,7 +182,7 @@ def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() ->
     assert first is not None
     content = content_of(first)
     assert content is not None
-    second = waiting.next_payload(2, 1_000, Account(content.totals))
+    second = waiting.next_payload(2, 1_000, AuthorAccount(content.totals))
     assert second is not None
 
     assert decode_payload(first)[0] == Totals(2_000, 1, 0, len(first))
@@ -192,7 +192,7 @@ def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() ->
 def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
     waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     waiting.add(HEADER)
-    payload = waiting.next_payload(1, 1_000, Account(Totals(9_000, 40, 5, 70_000)))
+    payload = waiting.next_payload(1, 1_000, AuthorAccount(Totals(9_000, 40, 5, 70_000)))
     assert payload is not None
     assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + len(payload))
 
