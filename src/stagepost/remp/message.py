@@ -4,6 +4,7 @@ which full nodes send it to validators and validators pass its body among themse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -116,6 +117,16 @@ class RempMessage(msgspec.Struct, frozen=True):
         signature = reader.read_bytes(SIGNATURE_BYTES_MAX, "signature")
         reader.expect_end()
         return cls(message, message_id, timestamp_ms, signature)
+
+
+def names_its_sender(header: Header, full_nodes: Mapping[bytes, bytes]) -> bool:
+    """Return whether the full node that `header` names has signed that it handed the message over. `full_nodes`: public
+    keys by key id.
+    """
+    public_key, hand_over = full_nodes.get(header.source_key_id), header.hand_over
+    if public_key is None or hand_over == UNSIGNED:
+        return False
+    return RempMessage(b"", header.message_id, hand_over.at_ms, hand_over.signature).is_signed_by(public_key)
 
 
 class MessageBody(msgspec.Struct, frozen=True):

@@ -16,11 +16,11 @@ from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
-from stagepost.remp.message import ExternalMessage, RempMessage
+from stagepost.remp.message import ExternalMessage, RempMessage, names_its_sender
 from stagepost.remp.queue.effects import QueueEffect, Telling
 from stagepost.remp.queue.message_cache import ExpiredMessages, MessageCache
 from stagepost.remp.queue.message_states import OPEN, place_of
-from stagepost.remp.queue.records import UNSIGNED, HandOver, Header
+from stagepost.remp.queue.records import UNSIGNED, HandOver
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
 from stagepost.validator.held_messages import EarlyMessage, EarlyMessages
@@ -142,6 +142,7 @@ class Validator:
 
         if plan.masterchain_seqno > self.cache.window.current:
             self.master_advanced(plan.masterchain_seqno, plan.starts_ms)
+        full_nodes = self._full_node_keys
         runner = SessionRunner(
             plan,
             self._seed,
@@ -155,7 +156,7 @@ class Validator:
             on_event,
             self._untold,
             EarlierReceipts(self.statements.earlier, self.receipts.repeat),
-            None if self._full_node_keys is None else self._vouches,
+            None if full_nodes is None else lambda header: names_its_sender(header, full_nodes),
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
@@ -371,15 +372,6 @@ class Validator:
                 code=ErrorCode.PROTOCOL_REQUEST,
             )
         return HandOver(sent.timestamp_ms, sent.signature)
-
-    def _vouches(self, header: Header) -> bool:
-        """Return whether the full node that `header` names has signed that it handed the message over."""
-        public_key = (self._full_node_keys or {}).get(header.source_key_id)
-        hand_over = header.hand_over
-        if public_key is None or hand_over == UNSIGNED:
-            return False
-        sent = RempMessage(b"", header.message_id, hand_over.at_ms, hand_over.signature)
-        return sent.is_signed_by(public_key)
 
     def _runner_for(self, workchain: int, account: bytes) -> SessionRunner | None:
         """Return the newest session that serves the account. A previous member of it takes messages, too, and announces
