@@ -46,6 +46,8 @@ ROTATE_MIN_S, ROTATE_MAX_S = 60.0, 120.0
 QUERY_TIMEOUT_S = 2.0
 ASKED_AT_ONCE_MAX = 16
 DIFFERENCE_BLOCKS_MAX = 100
+HEIGHTS_LOOKED_AT = 256
+"""Heights above an asker's last delivered block at which we look for its blocks that wait here."""
 
 
 def quorum_of(members: int) -> int:
@@ -323,40 +325,48 @@ class BlockSync:
             vertex = vertex.previous
         return found[::-1]
 
-    def _chain_with_evidence(self, source: int, height: int) -> list[Vertex]:
-        """Return the blocks of a member above `height`. A blamed member's end with the one that convicts it: the asker,
-        who still believes that member, judges for itself.
+    def _newest(self, source: int) -> int:
+        """Return the height of the last block that we can show of a member: of a blamed one, the block that convicts it,
+        so that an asker who still believes that member judges for itself; 0 without any.
         """
-        graph, evidence = self._graph, self._graph.evidence(source)
+        graph = self._graph
         if source not in graph.blamed:
-            return list(graph.chain(source, height))
-        if evidence is None or evidence.height <= height:
-            return []
-        return [one for one in graph.chain(source, height) if one.height < evidence.height] + [evidence]
+            return graph.top(source).height
+        evidence = graph.evidence(source)
+        return 0 if evidence is None else evidence.height
+
+    def _shown(self, source: int, heights: range) -> list[Vertex]:
+        evidence = self._graph.evidence(source)
+        found = self._graph.delivered(source, heights)
+        if evidence is not None and source in self._graph.blamed and evidence.height in heights:
+            found = [one for one in found if one.height < evidence.height] + [evidence]
+        return found
 
     def _difference(self, heights: tuple[int, ...], asker: int) -> tuple[list[Block], bytes]:
+        """Return blocks that the asker lacks. The cost is bounded by the answer, however much the asker lacks."""
         graph = self._graph
         if len(heights) != graph.size:
             return [], encode_answer(Difference(()))
         for source, proof in graph.blamed.items():
             if proof is not None and heights[source] != BLAMED_HEIGHT:
                 return [], encode_answer(DifferenceFork(proof.left, proof.right))
-        newer = {
-            source: self._chain_with_evidence(source, height)
+        wanted = {
+            source: self._newest(source) - height
             for source, height in enumerate(heights)
-            if height >= 0 and (source in graph.blamed or graph.top(source).height > height)
+            if 0 <= height < self._newest(source)
         }
-        share = _even_share({source: len(chain) for source, chain in newer.items()}, DIFFERENCE_BLOCKS_MAX)
         blocks: list[Block] = []
         sent_up_to = list(heights)
-        for source, chain in newer.items():
-            for vertex in chain[: share[source]]:
-                assert vertex.block is not None, "delivered blocks are here"
+        for source, share in _even_share(wanted, DIFFERENCE_BLOCKS_MAX).items():
+            first = heights[source] + 1
+            for vertex in self._shown(source, range(first, first + share)):
+                assert vertex.block is not None, "delivered and ill blocks are here"
                 blocks.append(vertex.block)
                 sent_up_to[source] = vertex.height
         # Blocks of the asker itself that wait for their ancestors here: it may have forgotten them.
-        waiting = [one.block for one in graph.undelivered() if one.source == asker and one.block is not None]
-        blocks += [block for block in waiting if block.height > heights[asker]][:ASKED_AT_ONCE_MAX]
+        first = max(graph.top(asker).height, heights[asker], 0) + 1
+        waiting = graph.waiting(asker, range(first, first + HEIGHTS_LOOKED_AT))
+        blocks += [one.block for one in waiting if one.block is not None][:ASKED_AT_ONCE_MAX]
         return blocks, encode_answer(Difference(tuple(sent_up_to)))
 
 

@@ -12,7 +12,7 @@ one set of blocks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -204,14 +204,15 @@ class Graph:
             height += 1
         return height
 
-    def chain(self, source: int, after_height: int) -> Iterator[Vertex]:
-        """Return a member's delivered blocks above `after_height`, in order."""
-        found: list[Vertex] = []
-        vertex = self._tops.get(source)
-        while vertex is not None and vertex.height > after_height and vertex.block is not None:
-            found.append(vertex)
-            vertex = vertex.previous
-        return reversed(found)
+    def delivered(self, source: int, heights: range) -> list[Vertex]:
+        """Return the delivered blocks of a member without a fork at these heights: it costs what it returns."""
+        places = (self._at.get((source, height)) for height in heights)
+        return [one for one in places if one is not None and one.state is State.DELIVERED]
+
+    def waiting(self, source: int, heights: range) -> list[Vertex]:
+        """Return the received blocks of a member at these heights that wait for others."""
+        places = (self._at.get((source, height)) for height in heights)
+        return [one for one in places if one is not None and one.hash in self._waiting]
 
     def missing_parents(self, vertex: Vertex) -> list[Vertex]:
         """Return the parents of a block that nobody has given us yet. Blocks that are missing further below

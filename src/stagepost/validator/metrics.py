@@ -30,6 +30,12 @@ CATCHAIN_FORKS = MetricDeclaration(
     "Catchain members for which there is a proof of two blocks at one height.",
     {},
 )
+CATCHAIN_BLAMED = MetricDeclaration(
+    "stagepost_catchain_blamed_total",
+    Kind.COUNTER,
+    "Catchain members that broke a rule by their own blocks: forks, false totals, more than the budget allows.",
+    {},
+)
 
 REMP_QUEUE_WITHOUT_BODY = MetricDeclaration(
     "stagepost_remp_queue_without_body",
@@ -85,6 +91,7 @@ VALIDATOR_METRICS = (
     REMP_FORGOTTEN,
     CATCHAIN_BLOCKS,
     CATCHAIN_FORKS,
+    CATCHAIN_BLAMED,
     AGREEMENT_SLOT,
     AGREEMENT_SKIPPED,
     AGREEMENT_MISSED,
@@ -112,14 +119,17 @@ class ValidatorMetrics:
         self._registry = CollectorRegistry()
         self._blocks = Counter(*named(CATCHAIN_BLOCKS), registry=self._registry)
         self._forks = Counter(*named(CATCHAIN_FORKS), registry=self._registry)
+        self._blamed = Counter(*named(CATCHAIN_BLAMED), registry=self._registry)
         set_build_info(self._registry)
 
     def heard(self, event: object) -> None:
         """Count an event of a queue's session."""
         if isinstance(event, Deliver):
             self._blocks.inc()
-        elif isinstance(event, BlameReport) and event.proof is not None:
-            self._forks.inc()
+        elif isinstance(event, BlameReport):
+            self._blamed.inc()
+            if event.proof is not None:
+                self._forks.inc()
 
     def render(self, figures: AgreementFigures) -> bytes:
         """Return the metrics in the text format that Prometheus reads."""

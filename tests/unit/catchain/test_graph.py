@@ -185,7 +185,7 @@ def test_chains_and_heights_are_those_of_what_is_delivered() -> None:
     assert graph.top(0) is vertex_of(graph, A1)
     receive(graph, signed(0, ref(A1)))
     assert graph.delivered_height(0) == 3
-    assert [one.height for one in graph.chain(0, 1)] == [2, 3]
+    assert [one.height for one in graph.delivered(0, range(2, 9))] == [2, 3]
 
 
 @pytest.mark.parametrize("seed", range(20))
