@@ -49,7 +49,7 @@ def hear(queue: ReliableQueue, source: int, *headers: Header, now: float = 1.0) 
 
 
 def invented() -> list[Header]:
-    return [signed(1, bytes([number]) * 32) for number in range(ORIGINS_MAX)]
+    return [signed(1, bytes([number + 1]) * 32) for number in range(ORIGINS_MAX)]
 
 
 def test_invented_full_nodes_do_not_keep_the_true_one_from_hearing() -> None:
