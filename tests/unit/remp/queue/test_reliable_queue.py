@@ -190,7 +190,6 @@ def test_a_full_queue_refuses_what_comes_and_says_so() -> None:
     assert told(queue.offer(TWO, FULL_NODE, 0.0)) == ["RejectedByQueue"]
     assert TWO.message_id not in queue.known_ids
     third = message(3)
-    queue.resume(ONE.message_id, Accepted(Level.COLLATOR, B1))
     queue.candidate_seen(B1, [ONE.message_id], 0.0)
     assert told(hear(queue, 3, header(third))) == ["RejectedByQueue"], "a candidate holds the only other one"
     queue.shard_committed(B1, [ONE.message_id], 1.0)
