@@ -11,7 +11,7 @@ from tests.soak.runs import Run
 from tests.worlds.catchain.catchain_runs import run_once
 from tests.worlds.chain.agreement_pace import ALL_WITHIN_S, MOST_WITHIN_S, SIZES, longest_silence
 
-AGREEMENT_SEEDS_BY_SCALE = {"commit": 300, "release": 10_000}
+AGREEMENT_SEEDS_BY_SCALE = {"commit": 1_000, "release": 10_000}
 LARGE_EVERY = 50
 """So often a run has 21 members; the others have 4, 7 or 13."""
 

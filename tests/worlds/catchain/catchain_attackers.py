@@ -52,6 +52,7 @@ from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 STORM_UNTIL_S = 8.0
 FLOOD_AFTER_S = 3.0
 FLOOD_PAUSE_S = 0.25
+FLOOD_AGAIN_S = 12.0
 RESTORED_AFTER_S = 4.0
 RESTORE_AGAIN_AFTER_S = 0.5
 LOST_BLOCKS = 2
@@ -396,6 +397,7 @@ class OlderDisk(Attacker):
 class Flooder(Attacker):
     """Announces many times what it may, with true dates and totals, and has none of the bodies."""
 
+    is_provable = True
     headers = 600
 
     def start(self) -> None:
@@ -418,8 +420,11 @@ class Flooder(Attacker):
             payload, account = self.flood_payload(headers, first, account)
             block = self.sign(previous, (), payload)
             previous = block.reference(version)
+            frame = block.encode()
             for peer in self.others():
-                self.send_frame(peer, block.encode())
+                self.send_frame(peer, frame)
+                # Faults may have taken the first ones.
+                self.world.at(max(self.world.now, FLOOD_AGAIN_S), partial(self.send_frame, peer, frame))
 
     def flood_payload(
         self, headers: list[Header], number: int, account: AuthorAccount
@@ -429,6 +434,8 @@ class Flooder(Attacker):
 
 class LawfulFlooder(Flooder):
     """Announces for ever as much as its budget allows, and has none of the bodies."""
+
+    is_provable = False
 
     def flood(self, life: int) -> None:
         self.member._is_halted = True

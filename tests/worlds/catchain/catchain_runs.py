@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from stagepost.catchain.block import HashVersion, decode_update
-from tests.worlds.catchain.catchain_attackers import ATTACKERS, Attacker, is_honest, world_with
+from tests.worlds.catchain.catchain_attackers import ATTACKERS, Attacker, Flooder, is_honest, world_with
 from tests.worlds.catchain.catchain_world import World, check_causal_order
 from tests.worlds.remp.queue_world import Validator, message
 
@@ -148,6 +148,13 @@ def check(world: World, handed_over: set[bytes]) -> None:
         version = world.rules.version
         check_causal_order(peer, {peer.member.graph.hash_of(one.reference(version)): one for one in written})
     _check_forkers(world, honest)
+    flooders = {
+        peer.index
+        for peer in world.peers
+        if isinstance(peer, Flooder) and peer.is_provable and peer.life == 1
+    }
+    for peer in honest:
+        assert flooders <= peer.blamed, f"member {peer.index} does not blame {sorted(flooders - peer.blamed)}"
 
 
 def _has_body(peer: Validator, message_id: bytes) -> bool:
