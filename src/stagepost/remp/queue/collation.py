@@ -82,7 +82,10 @@ class Collation:
         waiting = [
             entry
             for entry in state.entries.values()
-            if entry.is_announced and is_collatable(entry.cached.status) and not state.do_most_reject(entry)
+            if not entry.is_parked
+            and entry.is_announced
+            and is_collatable(entry.cached.status)
+            and not state.do_most_reject(entry)
         ]
         for entry in sorted(waiting, key=lambda entry: entry.order):
             if len(found) >= count_max:
