@@ -64,7 +64,7 @@ class MemberAbove:
     def __init__(self, overlay: OverlayLinks) -> None:
         graph = Graph(INCARNATION, [key_of(index) for index in range(3)], GraphRules())
         self.overlay = overlay
-        self.member = Member(graph, VICTIM, seed_of(VICTIM), lambda is_due: None, Random(1), 0.0)
+        self.member = Member(graph, VICTIM, seed_of(VICTIM), lambda is_due, account: None, Random(1), 0.0)
         self.withholds_answers = False
         self._replies: dict[int, Callable[[bytes], None]] = {}
 
