@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rigs.kafka_world import WorldBroker
 
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
-LONG_GROUPS = ("kafka", "devnet", "pipeline", "storms", "hostile", "browser", "spark lake")
+LONG_GROUPS = ("kafka", "devnet", "pipeline", "cluster", "storms", "hostile", "browser")
 """Groups that take minutes, longest first. They are begun first, so that none of them runs alone at the end."""
 
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.
@@ -104,7 +104,8 @@ def run_seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[WorldBroker]:
-    """One for all tests of a process, which are of the group "kafka" so that there is one such process."""
+    """One for all tests of a process. Those of the group "kafka" run in one process; one test of the group "cluster" starts another
+    broker, so that neither group waits for the other."""
     from rigs.kafka_world import world_broker
 
     with world_broker() as broker:

@@ -31,7 +31,7 @@ from tests.worlds.pipeline.pipeline_topics import a_topic
 from tests.worlds.pipeline.pipeline_world import a_dump, sets_bytes, world_sets
 from tests.worlds.pipeline.written_tables import require_named_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka")]  # one broker for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]  # one cluster for all of them
 
 MESSAGES = 8
 PARTITIONS = 2

@@ -24,7 +24,7 @@ from tests.worlds.pipeline.pipeline_world import a_dump
 from tests.worlds.pipeline.small_lake import write_small_lake
 from tests.worlds.pipeline.spark_lake_process import read_by_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark lake")]  # one Spark with Delta for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]  # Sparks in processes of their own
 
 MESSAGES = 2
 TRIED_SPARK = "4.2."
