@@ -8,7 +8,7 @@ spark.sql("SELECT verdict, count(*) FROM stagepost.messages GROUP BY verdict")
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.dictionary import BY_NAME
@@ -26,13 +26,6 @@ SETTINGS = {
 """Settings by which a Spark reads and names Delta tables."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-def lake_settings(builder: Any) -> Any:
-    """Return a builder of a session with the settings for Delta; its jars come from the extra `lake` or `spark.jars`."""
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    return builder
 
 
 def statements(store: TableStore, database: str = DATABASE) -> list[str]:

@@ -1,17 +1,11 @@
-"""Protocols and lifecycles printed as Markdown tables and Mermaid diagrams, so that the pages cannot drift
+"""Protocols printed as Markdown tables and Mermaid diagrams, so that the pages cannot drift
 from the code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import TypeVar
 
-from stagepost.ground.statemachine.lifecycle import Lifecycle
 from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, State
-
-Status = TypeVar("Status", bound=Enum)
-Event = TypeVar("Event", bound=Enum)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -35,21 +29,6 @@ def diagram(spec: ProtocolSpec) -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {spec.initial.name}"]
     lines += [f"    {edge.source.name} --> {edge.target.name}: {_saying(edge)}" for edge in spec.edges]
     lines += [f"    {state.name} --> [*]" for state in spec.states if state.speaker is None]
-    return "\n".join(lines)
-
-
-def lifecycle_table(lifecycle: Lifecycle[Status, Event]) -> str:
-    rows = ((source.name, event.name, target.name) for (source, event), target in lifecycle.table.items())
-    return table(("in status", "event", "leads to"), rows)
-
-
-def lifecycle_diagram(lifecycle: Lifecycle[Status, Event]) -> str:
-    lines = ["stateDiagram-v2", f"    [*] --> {lifecycle.initial.name}"]
-    lines += [
-        f"    {source.name} --> {target.name}: {event.name}"
-        for (source, event), target in lifecycle.table.items()
-    ]
-    lines += [f"    {status.name} --> [*]" for status in lifecycle.statuses if lifecycle.is_final(status)]
     return "\n".join(lines)
 
 

@@ -1,17 +1,12 @@
-"""Protocols and lifecycles in print: every state, limit and transition appears, and nothing else."""
+"""Protocols in print: every state, limit and transition appears, and nothing else."""
 
 from __future__ import annotations
-
-from enum import Enum
 
 import pytest
 
 from stagepost.dmq.specs import ALL_SPECS
-from stagepost.ground.statemachine.lifecycle import Lifecycle
 from stagepost.ground.statemachine.render import (
     diagram,
-    lifecycle_diagram,
-    lifecycle_table,
     states_table,
     transitions_table,
 )
@@ -83,35 +78,3 @@ def test_every_published_transition_and_state_is_printed_once(spec: ProtocolSpec
     printed_states = [row.split(" | ")[0].removeprefix("| ") for row in states_table(spec).splitlines()[2:]]
     assert sorted(printed_states) == sorted(state.name for state in published.states)
     assert diagram(spec).count("-->") == len(published.edges) + 2
-
-
-class Light(Enum):
-    OFF = 1
-    ON = 2
-    BROKEN = 3
-
-
-class Event(Enum):
-    PRESS = 1
-    DROP = 2
-
-
-LAMP = Lifecycle(
-    initial=Light.OFF, table={(Light.OFF, Event.PRESS): Light.ON, (Light.ON, Event.DROP): Light.BROKEN}
-)
-
-
-def test_a_lifecycle_is_printed_as_a_table_and_a_diagram() -> None:
-    assert lifecycle_table(LAMP).splitlines() == [
-        "| in status | event | leads to |",
-        "|---|---|---|",
-        "| OFF | PRESS | ON |",
-        "| ON | DROP | BROKEN |",
-    ]
-    assert lifecycle_diagram(LAMP).splitlines() == [
-        "stateDiagram-v2",
-        "    [*] --> OFF",
-        "    OFF --> ON: PRESS",
-        "    ON --> BROKEN: DROP",
-        "    BROKEN --> [*]",
-    ]
