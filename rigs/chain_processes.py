@@ -95,8 +95,9 @@ def numbered_message(number: int, genesis_ms: int) -> ExternalMessage:
 class Pool:
     """The messages that wait, as a queue would know them."""
 
-    def __init__(self) -> None:
-        self.offered: dict[bytes, ExternalMessage] = {}
+    def __init__(self, offered: dict[bytes, ExternalMessage] | None = None) -> None:
+        """`offered`: all messages of a network, where somebody else keeps them."""
+        self.offered = {} if offered is None else offered
         self.pending: dict[bytes, ExternalMessage] = {}
         self.candidates: dict[BlockId, tuple[bytes, ...]] = {}
         self.included: dict[bytes, int] = {}

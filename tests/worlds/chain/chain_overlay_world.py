@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from rigs.agreement_keys import public_key_of, seed_of
+from rigs.chain_processes import Pool
 from rigs.remp_overlay_world import Wires
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.effects import FinalisedBlock
@@ -26,19 +27,11 @@ from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.remp.ledger import (
-    CandidateBuilt,
-    CandidateLost,
-    CandidateRefused,
-    CollatedBlock,
     LedgerEvent,
     LedgerSession,
-    MasterApplied,
-    ShardCommitted,
-    ShardDropped,
 )
 from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.message import ExternalMessage
-from stagepost.remp.shard import BlockId
 from tests.worlds.chain import agreement_checker
 from tests.worlds.chain.chain_validators import genesis_of
 from tests.worlds.chain.chain_world import START_MS
@@ -109,10 +102,11 @@ class MemoryLinks:
         return peer in self.world.links and self.world.wires.carry(self.place, peer, arrive)
 
 
-class ChainHouse:
+class ChainHouse(Pool):
     """One machine: what outlives a crash, and the process that does not. Places behind the validators are full nodes."""
 
     def __init__(self, world: ChainOverlayWorld, place: int) -> None:
+        super().__init__(world.offered)
         self.world = world
         self.place = place
         self.is_full_node = place >= world.size
@@ -121,9 +115,6 @@ class ChainHouse:
         self.store: ChainStore | None = None
         self.validator: ChainValidator | None = None
         self.follower: ChainFollower | None = None
-        self.pending: dict[bytes, ExternalMessage] = {}
-        self.candidates: dict[BlockId, tuple[bytes, ...]] = {}
-        self.done: set[bytes] = set()
         self.events: list[LedgerEvent] = []
         self.notices: list[tuple[LedgerSession, Notice]] = []
         self.finals: dict[bytes, list[FinalisedBlock]] = {}
@@ -177,49 +168,11 @@ class ChainHouse:
         self.disk.crash()
         self.validator = self.follower = None
 
-    # Messages, as the queue would have them
-
-    def has_messages(self, session: LedgerSession) -> bool:
-        return bool(self.take(session))
-
-    def has_expired(self, session: LedgerSession, after_ms: int, until_ms: int) -> bool:
-        return False
-
-    def take(self, session: LedgerSession) -> Sequence[ExternalMessage]:
-        """What no candidate holds whose fate is open."""
-        held = {message_id for ids in self.candidates.values() for message_id in ids}
-        return [
-            one
-            for message_id, one in self.pending.items()
-            if message_id not in held and session.shard.holds(one.workchain, one.account)
-        ]
-
-    def collated(self, session: LedgerSession, collated: CollatedBlock) -> None:
-        pass
-
     # What happens
 
     def heard(self, events: Sequence[LedgerEvent]) -> None:
         self.events += events
-        for event in events:
-            match event:
-                case CandidateBuilt(_, block_id, message_ids):
-                    self.candidates[block_id] = message_ids
-                case CandidateLost(_, block_id) | CandidateRefused(_, block_id):
-                    self.candidates.pop(block_id, None)
-                case ShardCommitted(_, block_id, message_ids):
-                    self.candidates.pop(block_id, None)
-                    for message_id in message_ids:
-                        self.pending.pop(message_id, None)
-                case ShardDropped(_, _, message_ids):
-                    # A block of an ended session may become final late, when its messages are in another one. Liars who
-                    # hold a session put messages into blocks that nobody offered.
-                    for message_id in (set(message_ids) - self.done) & self.world.offered.keys():
-                        self.pending[message_id] = self.world.offered[message_id]
-                case MasterApplied(blocks=blocks):
-                    for message_id in [one.message_id for block in blocks for one in block.messages]:
-                        self.done.add(message_id)
-                        self.pending.pop(message_id, None)
+        super().heard(events)
 
     def finalised(self, session: LedgerSession, block: FinalisedBlock) -> None:
         certificate = block.certificate.encode()
@@ -227,17 +180,6 @@ class ChainHouse:
         known = self.world.final.setdefault((session.session_id, block.slot), block.block_hash)
         assert known == block.block_hash, f"two blocks are final in slot {block.slot}"
         self.finals.setdefault(session.session_id, []).append(block)
-
-    @property
-    def included(self) -> Counter[bytes]:
-        """Messages in blocks that the masterchain holds, as this house was told."""
-        return Counter(
-            message.message_id
-            for event in self.events
-            if isinstance(event, MasterApplied)
-            for block in event.blocks
-            for message in block.messages
-        )
 
 
 class ChainOverlayWorld:
