@@ -103,6 +103,8 @@ class Watched:
         self.first_ms: dict[bool, list[int]] = defaultdict(list)
         self.memory_before_kib = self.memory_after_kib = 0
         self.processor_s = 0.0
+        self.node_s: dict[bool, float] = defaultdict(float)
+        """Processor time of the node, in seconds, in phases with and without dashboards."""
         self.streamed_bytes = 0
         self.open_s = 0.0
 
@@ -129,6 +131,13 @@ class Watched:
     def ratio(self) -> float:
         return self.p99(self.final_ms, True) / max(1.0, self.p99(self.final_ms, False))
 
+    @property
+    def node_ratio(self) -> float:
+        """Return the node's processor time for a message with dashboards over that without: other work on the machine does not
+        spoil it as it spoils latencies."""
+        per_message = {key: self.node_s[key] / max(1, len(self.final_ms[key])) for key in (False, True)}
+        return per_message[True] / (per_message[False] or 1.0)
+
     def readings(self) -> list[Reading]:
         return [
             Reading("messages measured without dashboards", len(self.final_ms[False]), ""),
@@ -136,6 +145,7 @@ class Watched:
             Reading("to final, p99, without dashboards", self.p99(self.final_ms, False), "ms"),
             Reading(f"to final, p99, with {DASHBOARDS} dashboards", self.p99(self.final_ms, True), "ms"),
             Reading("the second over the first", self.ratio, "times"),
+            Reading("node: processor time a message, with over without", self.node_ratio, "times"),
             Reading("dashboard: memory before", self.memory_before_kib / 1_024, "MiB"),
             Reading("dashboard: memory after", self.memory_after_kib / 1_024, "MiB"),
             Reading(
@@ -166,8 +176,8 @@ async def _watch(rate: int, pairs: int, phase_s: float) -> Watched:
         await asyncio.sleep(WARM_UP_S)
         watched.memory_before_kib = _memory_kib(server.pid)
         for _ in range(pairs):
-            await _phase(watched, False, phase_s, host, port, server.pid)
-            await _phase(watched, True, phase_s, host, port, server.pid)
+            await _phase(watched, False, phase_s, (host, port), server.pid, node.pid)
+            await _phase(watched, True, phase_s, (host, port), server.pid, node.pid)
         watched.memory_after_kib = _memory_kib(server.pid)
         await asyncio.to_thread(node.wait)
         watched.sort(list(topic_records(data)))
@@ -175,9 +185,10 @@ async def _watch(rate: int, pairs: int, phase_s: float) -> Watched:
 
 
 async def _phase(
-    watched: Watched, is_watched: bool, phase_s: float, host: str, port: int, server: int
+    watched: Watched, is_watched: bool, phase_s: float, address: tuple[str, int], server: int, node: int
 ) -> None:
-    begin, processor = time.time(), _processor_s(server)
+    host, port = address
+    begin, processor, of_node = time.time(), _processor_s(server), _processor_s(node)
     browsers = []
     if is_watched:
         browsers = [
@@ -189,6 +200,7 @@ async def _phase(
         watched.processor_s += _processor_s(server) - processor
         watched.open_s += time.time() - begin
     watched.phases.append((begin, time.time(), is_watched))
+    watched.node_s[is_watched] += _processor_s(node) - of_node
     for task in browsers:
         task.cancel()
     outcomes = await asyncio.gather(*browsers, return_exceptions=True)
