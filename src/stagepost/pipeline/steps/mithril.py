@@ -27,7 +27,7 @@ def write_epochs(
     def rows(name: str) -> DataFrame:
         paths = [
             held.path
-            for held, least, greatest in held_ranges(tables.table(name).require(), "epoch", "epoch")
+            for held, least, greatest in held_ranges(tables.table(name).require(), "epoch")
             if held.day not in days
             and (least is None or greatest is None or any(least <= epoch <= greatest for epoch in epochs))
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -314,17 +314,9 @@ class LakeTable:
 
     def least(self, column: str) -> list[tuple[str, int | None]]:
         """Return the day of each file and the least value of a column among `STATISTICS` there; None where it has none."""
-        import pyarrow as pa
-
-        if self.table is None:
-            return []
-        actions = pa.table(self.table.get_add_actions(flatten=True))
-        name = f"min.{column}"
-        values = actions[name].to_pylist() if name in actions.column_names else [None] * len(actions)
-        return [
-            (str(day), value)
-            for day, value in zip(actions[f"partition.{DAY}"].to_pylist(), values, strict=True)
-        ]
+        return (
+            [] if self.table is None else [(one.day, low) for one, low, _ in held_ranges(self.table, column)]
+        )
 
     def go_back(self, version: int) -> None:
         """Leave out everything that was committed after a version: it belongs to a batch that was never published."""
@@ -412,28 +404,34 @@ def open_table(store: TableStore, name: str, version: int | None = None) -> Delt
 def held_files(table: DeltaTable | None, days: Iterable[str] | None = None) -> list[Held]:
     if table is None:
         return []
-    import pyarrow as pa
-
     wanted = None if days is None else set(days)
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = (
-        actions[name].to_pylist() for name in ("path", f"partition.{DAY}", "size_bytes", "num_records")
+    return sorted(one for one in _held(_actions(table)) if wanted is None or one.day in wanted)
+
+
+def held_ranges(
+    table: DeltaTable, least: str, greatest: str | None = None
+) -> list[tuple[Held, int | None, int | None]]:
+    """Return the files of a version with the least value of one column and the greatest of another, or of the same; None where the
+    log has none.
+    """
+    actions = _actions(table)
+    names = (f"min.{least}", f"max.{greatest or least}")
+    bounds = (
+        actions[name].to_pylist() if name in actions.column_names else [None] * len(actions) for name in names
     )
-    found = (Held(path, str(day), size, rows or 0) for path, day, size, rows in zip(*columns, strict=True))
-    return sorted(one for one in found if wanted is None or one.day in wanted)
+    return sorted(zip(_held(actions), *bounds, strict=True), key=lambda entry: entry[0])
 
 
-def held_ranges(table: DeltaTable, least: str, greatest: str) -> list[tuple[Held, int | None, int | None]]:
-    """Return the files of a version with the least value of one column and the greatest of another; None where the log has none."""
+def _actions(table: DeltaTable) -> pa.Table:
     import pyarrow as pa
 
-    actions = pa.table(table.get_add_actions(flatten=True))
-    bounds = []
-    for name in (f"min.{least}", f"max.{greatest}"):
-        is_there = name in actions.column_names
-        bounds.append(actions[name].to_pylist() if is_there else [None] * len(actions))
-    by_path = dict(zip(actions["path"].to_pylist(), zip(*bounds, strict=True), strict=True))
-    return [(held, *by_path[held.path]) for held in held_files(table)]
+    return pa.table(table.get_add_actions(flatten=True))
+
+
+def _held(actions: pa.Table) -> Iterator[Held]:
+    names = ("path", f"partition.{DAY}", "size_bytes", "num_records")
+    rows = zip(*(actions[name].to_pylist() for name in names), strict=True)
+    return (Held(path, str(day), size, rows or 0) for path, day, size, rows in rows)
 
 
 def of_commit(transactions: Mapping[str, int], account: Mapping[str, Any] | None = None) -> dict[str, Any]:
