@@ -409,11 +409,13 @@ class ChangeStory:
         self.network.until(f"{shards} shards", lambda: self.network.shards() == shards)
 
     def upgrade(self) -> None:
-        """Restart one node after the other with the present sources, the full node last."""
+        """Restart one node after the other with the present sources, the full node last. Upgraded nodes speak plainly with
+        the others, as docs/operations.md says, for earlier releases do not encrypt.
+        """
         network = self.network
         network.use(SOURCES)
         for name in (*sorted(self.present), FULL_NODE):
-            network.restart(name)
+            network.restart(name, "--link-encryption", "preferred")
 
     def _approve(self, proposal: Path) -> None:
         needed = len(self.present) * 2 // 3 + 1
