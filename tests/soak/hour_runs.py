@@ -84,7 +84,7 @@ def play(data: Path, seconds: int, seed: int) -> tuple[dict[str, object], list[s
     grown = max((most[pid] - size for pid, size in half.items()), default=0)
     disk = _disk(data)
     began = time.monotonic()
-    with devnet_process(data, *options[:4]):
+    with devnet_process(data, *options[:6]):
         restart_s = time.monotonic() - began
     for what, found, limit in (
         ("seconds until the network was ready again", restart_s, RESTART_S_MAX),
