@@ -181,9 +181,8 @@ class Rules(NamedTuple):
         """Public key, address and weight of each validator."""
         return [self.current[at : at + 72] for at in range(20, len(self.current), 72)]
 
-    @property
-    def next_from(self) -> int | None:
-        return int.from_bytes(self.later[:8], "little", signed=True) if self.later else None
+    def hand_over_at(self, time_ms: int) -> bool:
+        return bool(self.later) and time_ms >= int.from_bytes(self.later[:8], "little", signed=True)
 
     @property
     def ahead_max(self) -> int:
@@ -289,6 +288,7 @@ def read_seal(cursor: Cursor) -> Seal:
 
 class Master(NamedTuple):
     seqno: int
+    time_ms: int
     root_hash: bytes
     last_hash: bytes
     signers: int
@@ -315,18 +315,16 @@ def pass_key_block(cursor: Cursor, trusted: Trusted) -> tuple[Trusted, Master]:
     block.end()
     need(seqno > trusted.seqno and time_ms > trusted.time_ms, "numbers or times of key blocks do not rise")
     need(session == trusted.session(seal.catchain)[0], f"key block {seqno} is of another session")
-    next_from = trusted.rules.next_from
-    is_hand_over = next_from is not None and time_ms >= next_from
-    need(bool(configuration) or is_hand_over, f"block {seqno} changes no configuration and no validator set")
+    is_key_block = bool(configuration) or trusted.rules.hand_over_at(time_ms)
+    need(is_key_block, f"block {seqno} changes no configuration and no validator set")
     commits, plans = digest(data[cuts[0] : cuts[1]]), digest(data[cuts[1] : cuts[2]])
     parts = (tree(last), commits, plans, digest(configuration), state_hash)
     root_hash = digest(TAGS["masterRoot"], data[4 : cuts[0]], *parts)
     seal.check(trusted, digest(root_hash, digest(data)))
     rules = read_rules(configuration) if configuration else trusted.rules
-    if rules.next_from is not None and time_ms >= rules.next_from:
+    if rules.hand_over_at(time_ms):
         rules = rules._replace(current=rules.later, later=b"")
-    validators = len(trusted.rules.members)
-    master = Master(seqno, root_hash, parts[0], len(seal.signatures), validators)
+    master = Master(seqno, time_ms, root_hash, parts[0], len(seal.signatures), len(trusted.rules.members))
     return Trusted(trusted.network, seqno, root_hash, time_ms, rules), master
 
 
@@ -338,11 +336,10 @@ def pass_master(cursor: Cursor, trusted: Trusted) -> Master:
     fields = cursor.data[start : cursor.at]
     file_hash, seal = cursor.hash(), read_seal(cursor)
     need(seqno > trusted.seqno and time_ms > trusted.time_ms, "the block is not behind its key block")
-    next_from = trusted.rules.next_from
-    need(next_from is None or time_ms < next_from, "the block is not before the hand-over to the next set")
+    need(not trusted.rules.hand_over_at(time_ms), "the block is not before the hand-over to the next set")
     root_hash = digest(TAGS["masterRoot"], trusted.session(seal.catchain)[0], fields)
     seal.check(trusted, digest(root_hash, file_hash))
-    return Master(seqno, root_hash, last_hash, len(seal.signatures), len(trusted.rules.members))
+    return Master(seqno, time_ms, root_hash, last_hash, len(seal.signatures), len(trusted.rules.members))
 
 
 class Shard(NamedTuple):
@@ -353,7 +350,7 @@ class Shard(NamedTuple):
     time_ms: int
     remembers_from: int
 
-    def check(self, accounts: bytes, master: Master, workchain: int, account: bytes) -> None:
+    def check(self, accounts: bytes, master: Master, workchain: int, account: bytes, time_ms: int) -> None:
         root_hash = digest(TAGS["shardRoot"], self.root, digest(TAGS["shardState"], self.state, accounts))
         found = climb(leaf(root_hash, self.file_hash), root_hash, self.path)
         need(found == master.last_hash, "the shard block is not the last of its shard in the master block")
@@ -361,6 +358,7 @@ class Shard(NamedTuple):
         differing, lowest = int.from_bytes(account[:8], "big") ^ prefix, prefix & -prefix
         is_held = bool(lowest) and own == workchain and differing < 2 * lowest
         need(is_held, "the shard does not hold the account of the message")
+        need(time_ms <= self.time_ms <= master.time_ms, "the end is later than the block that holds it")
 
 
 def read_shard(cursor: Cursor) -> Shard:
@@ -411,7 +409,7 @@ def check_end(cursor: Cursor, shard: Shard, master: Master, ahead_max: int) -> d
         path, catchain, time_ms = read_path(cursor), cursor.number("I"), cursor.number("q")
         recent = included(identifier, path, identifier, catchain, time_ms)
         workchain = struct.unpack_from("<i", shard.state)[0]
-        shard.check(with_account(account, held, recent), master, workchain, account)
+        shard.check(with_account(account, held, recent), master, workchain, account, time_ms)
         return found | {"id": identifier.hex(), "account": account.hex(), "time_ms": time_ms}
     identifier, uid_key, workchain, account, expires_ms = read_message(cursor.bytes(65_535))
     time_ms, first_ms = shard.time_ms, expires_ms - ahead_max
@@ -430,7 +428,7 @@ def check_end(cursor: Cursor, shard: Shard, master: Master, ahead_max: int) -> d
         if kind == "never":
             need(recent == absent(cursor, uid_key), "id and uid are absent from different accounts")
     accounts = recent if kind == "neverThere" else with_account(account, held, recent)
-    shard.check(accounts, master, workchain, account)
+    shard.check(accounts, master, workchain, account, time_ms)
     return found | {"id": identifier.hex(), "account": account.hex(), "time_ms": time_ms}
 
 
@@ -455,13 +453,14 @@ def verify(content: bytes, genesis: Trusted, checkpoint: Trusted | None = None) 
     for _ in range(ways):
         trusted, master = pass_key_block(cursor, trusted)
         passed[trusted.seqno] = trusted.root_hash
-    is_same = passed.get(known.seqno, known.root_hash) == known.root_hash
-    need(is_same, f"SECOND KEY BLOCK {known.seqno}: a quorum of an earlier set has signed two histories")
+    is_one = passed.get(known.seqno, known.root_hash) == known.root_hash
+    need(is_one, f"SECOND KEY BLOCK {known.seqno}: a quorum of an earlier set has signed two histories")
     if cursor.count(1):
         master = pass_master(cursor, trusted)
     if master is None:
         raise Refused("the proof has no master block")
-    need(known.seqno in passed or master.seqno < known.seqno, "the proof goes past the checkpoint")
+    is_before = master.seqno < known.seqno and master.time_ms < known.time_ms
+    need(known.seqno in passed or is_before, "the proof goes past the checkpoint, or is not earlier")
     found = check_end(cursor, read_shard(cursor), master, trusted.rules.ahead_max)
     cursor.end()
     need((found["kind"], found["id"]) == (kind, identifier), "the file names another end than its proof")

@@ -184,6 +184,7 @@ def forged(
     checkpoint: Checkpoint | None = None,
     configuration: Configuration | None = None,
     time_ms: int | None = None,
+    seqno: int | None = None,
     signers: Iterable[int] | None = None,
     way: tuple[KeyBlockProof, ...] = (),
 ) -> MessageProof:
@@ -201,7 +202,7 @@ def forged(
     seal = Seal(catchain_seqno, 1, session, (), ())
     at_ms = trusted.time_ms + 500_000 if time_ms is None else time_ms
     master = MasterProof(
-        trusted.seqno + 1_000,
+        trusted.seqno + 1_000 if seqno is None else seqno,
         evidence.sealed.block.previous,
         at_ms,
         leaf_hash(root_hash, shard.file_hash),

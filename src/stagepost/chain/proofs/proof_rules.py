@@ -222,6 +222,7 @@ class ProofVerifier:
         else:
             found = self._check_last(master, trusted, configuration, len(way))
         require_through(self.checkpoint, seqnos, found.block_id.seqno)
+        require_earlier(self.checkpoint, found)
         return found
 
     def _begin(self, begins_at: int) -> Checkpoint:
@@ -349,6 +350,18 @@ def require_through(checkpoint: Checkpoint | None, passed: Sequence[int], seqno:
         refuse(Refusal.SKIPPED_CHECKPOINT, f"master block {seqno} is not before key block {checkpoint.seqno}")
 
 
+def require_earlier(checkpoint: Checkpoint | None, master: CheckedMaster) -> None:
+    """Require that a master block with a number before the checkpoint's is of an earlier time, too: nobody who buys the keys
+    of a set that has left can end a message that was sent after the checkpoint.
+    """
+    seqno = master.block_id.seqno
+    if checkpoint is not None and seqno < checkpoint.seqno and master.time_ms >= checkpoint.time_ms:
+        refuse(
+            Refusal.ORDER,
+            f"master block {seqno} of {master.time_ms} ms is before key block {checkpoint.seqno} of {checkpoint.time_ms} ms",
+        )
+
+
 def require_before_hand_over(configuration: Configuration, time_ms: int) -> None:
     following = configuration.next
     if following is not None and time_ms >= following.from_ms:
@@ -404,6 +417,7 @@ def check_end(proof: MessageProof, master: CheckedMaster) -> CheckedEnd:
     require_committed(shard, shard_root_hash(shard, accounts_root(end, place)), master)
     require_shard(shard, place)
     time_ms = shard.time_ms if isinstance(end, NeverEnd) else end.time_ms
+    require_no_later(time_ms, shard, master)
     by = None
     if isinstance(end, ExecutedAsEnd):
         by = end.by
@@ -492,6 +506,17 @@ def require_committed(shard: ShardProof, root_hash: bytes, master: CheckedMaster
             Refusal.NOT_COMMITTED,
             f"block {shard.seqno} of shard {shard.shard.prefix:016x}, or its state, is not the one in master block "
             f"{master.block_id.seqno}",
+        )
+
+
+def require_no_later(time_ms: int, shard: ShardProof, master: CheckedMaster) -> None:
+    """Require that the inclusion is not later than the shard block, nor that later than the master block: what bounds the
+    time of a master block bounds the time of the end.
+    """
+    if not time_ms <= shard.time_ms <= master.time_ms:
+        refuse(
+            Refusal.ORDER,
+            f"the end is of {time_ms} ms, its shard block of {shard.time_ms} ms, the master block of {master.time_ms} ms",
         )
 
 

@@ -20,6 +20,7 @@ from stagepost.chain.proofs.proof_form import (
     AbsenceProof,
     AccountProof,
     EndKind,
+    ExecutedAsEnd,
     ExecutedEnd,
     KeyBlockProof,
     MasterProof,
@@ -304,6 +305,44 @@ def test_keys_of_a_set_that_has_left_do_not_go_past_a_checkpoint(monkeypatch: py
     assert_believed(chain, lying, newest)
 
 
+def test_keys_of_a_set_that_has_left_end_no_message_that_was_sent_after_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number before the checkpoint's goes past no key block; then the time must be before the checkpoint's, too."""
+    chain, message, newest = a_chain_with_a_key_block()
+    later = msgspec.structs.replace(newest, seqno=5_000, time_ms=START_MS + 400_000)
+    lying = old_history(chain, message, seqno=4_999, time_ms=later.time_ms)
+
+    assert_believed(chain, old_history(chain, message, seqno=4_999, time_ms=later.time_ms - 1), later)
+    assert_refused(chain, lying, message, Refusal.ORDER, later)
+    monkeypatch.setattr(proof_rules, "require_earlier", nothing)
+    assert_believed(chain, lying, later)
+
+
+def test_no_end_is_later_than_its_shard_block_nor_that_later_than_its_master_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who buys old keys would date the master block before the checkpoint or the hand-over, and the end behind it."""
+    chain, messages = three_ends()
+    never, twin = messages[EndKind.NEVER], messages[EndKind.EXECUTED_AS]
+    shard, end = chain.proof(twin).shard, chain.proof(twin).end
+    evidence = msgspec.structs.replace(evidence_for(chain, twin), shard=shard)
+    assert isinstance(end, ExecutedAsEnd)
+    at_ms = chain.proof(never).shard.time_ms
+    ahead = msgspec.structs.replace(end, time_ms=shard.time_ms + 1)
+    lies = (
+        (never, old_history(chain, never, time_ms=at_ms - 1)),
+        (twin, forged(chain, evidence, ahead)),
+    )
+
+    assert_believed(chain, old_history(chain, never, time_ms=at_ms))
+    for message, lying in lies:
+        assert_refused(chain, lying, message, Refusal.ORDER)
+    monkeypatch.setattr(proof_rules, "require_no_later", nothing)
+    for _, lying in lies:
+        assert_believed(chain, lying)
+
+
 def test_a_skipped_key_block_and_a_stale_configuration_are_refused() -> None:
     chain, message, _ = a_chain_with_a_key_block()
     proof = chain.proof(message)
@@ -374,6 +413,7 @@ def test_a_shard_block_that_was_final_and_dropped_proves_nothing(monkeypatch: py
     session = chain.ledger.sessions()[0]
     held = chain.ledger.chain(session.session_id)
     assert held is not None
+    chain.now_ms -= 1_000  # not later than the master block, or the rule of times refuses it first
     chain.shard_block(session.session_id, [message.external])
     dropped = held.final[-1][1]
     good = evidence_for(chain, message)
