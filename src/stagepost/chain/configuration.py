@@ -247,10 +247,18 @@ def fault_in_change(before: Configuration, after: Configuration) -> str | None:
         return f"network version {after.network_version} does not follow {before.network_version}"
     if after.expiry_ahead_max_ms < before.expiry_ahead_max_ms:
         return "messages may have been taken that expire later than it remembers: expiry_ahead_max only grows"
+    longer_ms = after.expiry_ahead_max_ms - before.expiry_ahead_max_ms
+    if longer_ms > before.proof_window_ms:
+        return (
+            f"expiry_ahead_max grows by {longer_ms} ms, at most by proof_window, {before.proof_window_ms} ms: nobody could "
+            "prove that messages under way were never executed"
+        )
     if after.proof_window_ms < before.proof_window_ms:
         return "ends could not be proved as long as was promised: proof_window only grows"
     if before.must_expire and not after.must_expire:
         return "must_expire is only switched on"
+    if before.guards_uids and not after.guards_uids:
+        return "a message proved executed as another one could be executed itself: guards_uids is only switched on"
     return fault_in(after)
 
 

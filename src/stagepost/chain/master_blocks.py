@@ -226,4 +226,4 @@ def _configured(state: MasterState, configuration: Configuration | None) -> Mast
         fault = fault_in_change(state.configuration, configuration)
         if fault is not None:
             return DeclinedCandidate(Rule.BAD_CONFIGURATION, fault)
-    return configured(state, chosen)
+    return configured(state, chosen, is_new=configuration is not None)

@@ -58,13 +58,14 @@ def planned(state: MasterState, plans: Iterable[Plan]) -> MasterState | str:
     return msgspec.structs.replace(state, shards=in_order(entries.values()))
 
 
-def configured(state: MasterState, chosen: Configuration) -> MasterState:
+def configured(state: MasterState, chosen: Configuration, *, is_new: bool = False) -> MasterState:
     """Return `state`, which has its block's number and time, under the configuration `chosen`: with its next set when the
-    time of that has come, and with the sessions that follow.
+    time of that has come, and with the sessions that follow. `is_new`: the block carries `chosen`, and is a key block even
+    if its next set is the one in force, for verifiers see no more than that.
     """
     if chosen.next is not None and state.time_ms >= chosen.next.from_ms:
         chosen = msgspec.structs.replace(chosen, current=chosen.next, next=None)
-    is_key_block = chosen != state.configuration
+    is_key_block = is_new or chosen != state.configuration
     if is_key_block:
         state = msgspec.structs.replace(state, configuration=chosen, last_key_block_seqno=state.seqno)
     return rotated(state, is_key_block=is_key_block)

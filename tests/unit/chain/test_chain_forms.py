@@ -194,17 +194,20 @@ def test_a_configuration_is_taken_up_to_each_limit(fits: dict[str, Any], does_no
     ("before", "after", "is_allowed"),
     [
         ({}, {}, False),
-        ({}, {"expiry_ahead_max_ms": 300_001}, True),
+        ({"proof_window_ms": 5}, {"expiry_ahead_max_ms": 300_005}, True),
+        ({"proof_window_ms": 5}, {"expiry_ahead_max_ms": 300_006, "proof_window_ms": 6}, False),
         ({}, {"expiry_ahead_max_ms": 299_999}, False),
         ({"proof_window_ms": 5}, {"proof_window_ms": 6}, True),
         ({"proof_window_ms": 5}, {"proof_window_ms": 4}, False),
         ({"must_expire": False}, {"must_expire": True}, True),
         ({"must_expire": True}, {"must_expire": False}, False),
+        ({"guards_uids": False}, {"guards_uids": True}, True),
+        ({"guards_uids": True}, {"guards_uids": False}, False),
         ({}, {"network_version": NETWORK_VERSION + 1}, False),
         ({}, {"skew_ms": 1}, True),
     ],
 )
-def test_windows_only_grow_and_must_expire_is_only_switched_on(
+def test_windows_only_grow_and_guards_are_only_switched_on(
     before: dict[str, Any], after: dict[str, Any], is_allowed: bool
 ) -> None:
     present = msgspec.structs.replace(a_configuration(), **before)

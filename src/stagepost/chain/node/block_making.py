@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from stagepost.chain.agreement.effects import Propose
-from stagepost.chain.configuration import Configuration
+from stagepost.chain.configuration import Configuration, fault_in_change
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import MASTER_SHARD
 from stagepost.chain.rotation import Plan, planned
@@ -130,6 +130,8 @@ class BlockMaker:
         """
         state, wanted = self._ledger.following.master_after(parent), self._configuration
         if wanted is None or state is None or state.last_key_block_seqno != self._key_block:
+            return None
+        if fault_in_change(state.configuration, wanted) is not None:
             return None
         apart_ms = min(ROTATIONS_APART_MS, state.configuration.master_lifetime_ms // 4)
         coming = (

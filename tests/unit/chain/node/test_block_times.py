@@ -12,9 +12,10 @@ import pytest
 from rigs.agreement_keys import public_key_of, seed_of
 from rigs.chain_messages import some_primes
 from stagepost.chain.agreement.candidate import Candidate
-from stagepost.chain.agreement.effects import CheckCandidate
+from stagepost.chain.agreement.effects import CheckCandidate, Propose
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.session import Session
+from stagepost.chain.master_block import decode_master_block
 from stagepost.chain.node.block_making import IDLE_PAUSE_MS, PASSED_MS, ROTATIONS_APART_MS, BlockMaker
 from stagepost.chain.node.candidate_judging import CandidateJudge, Seat
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
@@ -73,6 +74,22 @@ def test_a_message_that_expired_two_seconds_ago_wants_one_block_that_passes_it()
     shard.chain.now_ms = expires_s * 1_000 + PASSED_MS
     shard.chain.shard_block(shard.session.session_id, [])
     assert not shard.is_wanted(shard.chain.now_ms + 2 * IDLE_PAUSE_MS)
+
+
+def test_a_configuration_that_the_chain_cannot_change_to_is_not_proposed() -> None:
+    chain = DecidedChain()
+    maker, session = BlockMaker(chain.ledger, None), chain.ledger.master_session()
+    present, parent = chain.ledger.master.configuration, chain.ledger.following.master_hash
+    asked, now_ms = Propose(1, parent, is_wanted=True), (session.from_ms + session.ends_ms) // 2
+    shorter = msgspec.structs.replace(present, expiry_ahead_max_ms=present.expiry_ahead_max_ms - 1)
+
+    maker.propose_configuration(shorter)
+    assert not maker.is_wanted(session, parent, now_ms)
+    payload = maker.payload(session, asked, now_ms)
+    assert payload is not None
+    assert decode_master_block(payload).configuration == b""
+    maker.propose_configuration(msgspec.structs.replace(present, skew_ms=1))
+    assert maker.is_wanted(session, parent, now_ms)
 
 
 def test_expired_messages_want_a_block_at_most_once_in_five_seconds() -> None:

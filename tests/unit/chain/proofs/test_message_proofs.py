@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagepost.chain.configuration import fault_in_change
 from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.hash_tree import EMPTY_HASH, leaf_hash, root_above, tree_of
@@ -231,6 +232,53 @@ def test_the_way_goes_through_new_configurations_and_hand_overs() -> None:
     assert last.master.key_blocks == 2
     assert last.master.validators == 10
     assert last.master.newest == chain.maker.seals.newest
+
+
+def test_a_key_block_whose_next_set_is_the_one_in_force_is_one_for_chain_and_verifiers() -> None:
+    """The chain is under the same configuration as before; a verifier that sees the block alone cannot know that."""
+    chain = ProvedChain()
+    present = chain.genesis.configuration
+    before = msgspec.structs.replace(present.current, from_ms=START_MS - 1)
+    same = msgspec.structs.replace(present, current=before, next=present.current)
+    chain.ledger.wanted.add(same.hash)
+    session = chain.ledger.master_session().session_id
+    chain.master_block(configuration=same)
+    message = a_message(1)
+    chain.maker.expect(message)
+    chain.carry_out(message)
+
+    assert chain.ledger.master.configuration == present
+    assert chain.ledger.master_session().session_id != session
+    assert shown(chain, message).master.key_blocks == 1
+
+
+@pytest.mark.parametrize("longer_ms", [10_000, 13_000])
+def test_longer_windows_leave_messages_under_way_provable(
+    longer_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain forgot what was executed before the former window. Were the new one longer by more than `proof_window`, a
+    message could seem to have been executed then.
+    """
+    configuration = msgspec.structs.replace(
+        a_proving_configuration(ahead_ms=10_000, window_ms=10_000),
+        master_lifetime_ms=5_000,
+        shard_lifetime_ms=5_000,
+    )
+    chain, first_s = ProvedChain(a_genesis(configuration)), START_MS // 1_000
+    for number in range(1, 40):
+        chain.now_ms = START_MS + 1_000 * number
+        chain.carry_out(a_message(number, expires_at_s=first_s + number + 5))
+    longer = msgspec.structs.replace(configuration, expiry_ahead_max_ms=10_000 + longer_ms)
+    under_way = a_message(99, expires_at_s=first_s + 40)
+    chain.maker.expect(under_way)
+    is_refused = fault_in_change(configuration, longer) is not None
+    monkeypatch.setattr("stagepost.chain.master_blocks.fault_in_change", lambda *_: None)
+    chain.ledger.wanted.add(longer.hash)
+    chain.master_block(configuration=longer)
+    chain.pass_time(START_MS + 41_000)
+
+    is_provable = under_way.external.message_id in chain.made
+    assert is_provable is not is_refused
 
 
 def test_a_proof_from_a_checkpoint_leaves_the_key_blocks_before_it_out() -> None:
