@@ -91,14 +91,17 @@ class ProofKeeper:
         self._write_ready()
 
     def expect(self, parsed: ParsedMessage) -> None:
-        """Await the end of a message that the node has begun to follow."""
+        """Await the end of a message that the node has begun to follow. The topic holds the message only if the next life
+        of the node has to await it: not if its proof is due now, nor if the chain has forgotten what would prove its end.
+        """
         message_id = parsed.message.message_id
         if message_id in self._maker or message_id in self._proved:
             return
         expires_at_s = NEVER if parsed.expires_at_s is None else parsed.expires_at_s
-        part = AwaitedPart(parsed.message.body)
-        self._append([Record(message_id.hex().encode(), part.encode())], [])
         self._maker.expect(ReadMessage(parsed.message, expires_at_s, b""))
+        if message_id in self._maker:
+            part = AwaitedPart(parsed.message.body)
+            self._append([Record(message_id.hex().encode(), part.encode())], [])
         self._write_ready()
 
     def take(self, final: FinalBlock, applied: AppliedMaster | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from stagepost.chain.node.final_proof import final_block
+from stagepost.chain.proofs.proof_form import AwaitedPart, decode_part
 from stagepost.chain.proofs.proof_making import ProofMaker
 from stagepost.cli.prove import prove
 from stagepost.cli.verify import verify
@@ -67,6 +68,26 @@ def test_a_message_that_one_life_awaits_the_next_one_proves(tmp_path: Path) -> N
     assert proved_end(tmp_path, taken.external.message_id) == EXECUTED
     assert proved_end(tmp_path, left.external.message_id) == NEVER
     assert kept_proof(tmp_path, a_message(3).external.message_id) is None
+
+
+def test_a_message_whose_proof_is_due_at_once_is_not_kept_for_the_next_life(tmp_path: Path) -> None:
+    """Else anybody could fill the disk with large messages that have expired."""
+
+    async def live() -> KeptChain:
+        chain = KeptChain(tmp_path)
+        keeper = chain.live()
+        chain.pass_time(START_MS + 30_000)
+        keeper.expect(a_message(2).parsed)
+        keeper.expect(a_message(3, expires_at_s=START_MS // 1_000 + 50).parsed)
+        await keeper.close()
+        return chain
+
+    chain = asyncio.run(live())
+    records = [one for batch in chain.topic.reader().batches(0, 0) for one in batch]
+    awaited = [one.key for one in records if isinstance(decode_part(one.value or b""), AwaitedPart)]
+
+    assert chain.ends == [(a_message(2).external.message_id, ProvedEnd("never", 1, 5, 7))]
+    assert awaited == [a_message(3, expires_at_s=START_MS // 1_000 + 50).external.message_id.hex().encode()]
 
 
 def test_a_proof_is_written_and_verified_by_the_commands(tmp_path: Path) -> None:
