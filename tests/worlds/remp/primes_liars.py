@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
+from itertools import product
 from random import Random
 
 import msgspec
@@ -22,13 +23,29 @@ from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.following_messages import Final
 from stagepost.chain.proofs.proof_files import write_file
-from stagepost.chain.proofs.proof_form import End, ExecutedEnd, MasterPart, MessageProof, NeverEnd, Seal
-from stagepost.chain.proofs.proof_making import SealBook, SealedMaster, ShardEvidence, end_in, evidence_of
+from stagepost.chain.proofs.proof_form import (
+    End,
+    ExecutedEnd,
+    MasterPart,
+    MessageProof,
+    NeverEnd,
+    OwnPart,
+    Seal,
+)
+from stagepost.chain.proofs.proof_making import (
+    SealBook,
+    SealedMaster,
+    ShardEvidence,
+    assembled,
+    end_in,
+    evidence_of,
+)
 from stagepost.chain.proofs.proof_rules import certified_bytes, checkpoint_of, master_root_hash, session_of
 from stagepost.chain.session_chain import SessionChain
 from stagepost.chain.shard_blocks import AppliedBlock, make_block
 from stagepost.chain.shard_state import ShardState
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.remp.primes_proofs import ProofShelf
@@ -99,10 +116,20 @@ class FalseProver:
             for number, (sealed, evidence, end) in enumerate(lies):
                 if number >= LIES_EACH_MAX:
                     break
-                assert isinstance(sealed.part, MasterPart), "no run changes its configuration"
-                self._try(name, MessageProof(0, (), sealed.part.master, evidence.shard, end))
+                own = OwnPart(sealed.block_id.root_hash, evidence.shard, end)
+                self._try(name, assembled(own, sealed.part, self._seals.key_blocks.get))
+        self._skip_key_blocks()
         for message_id, file in list(self._shelf.files().items())[:LIES_EACH_MAX]:
             self._alter(message_id, file)
+
+    def _skip_key_blocks(self) -> None:
+        """Show true ends without the key blocks before them, by which another configuration is in force."""
+        behind = [one for one in self._evidences if one.sealed.part.key != ZERO_INT256]
+        for evidence, message in product(behind[:LIES_EACH_MAX], self._messages):
+            end, part = end_in(evidence, message), evidence.sealed.part
+            holds = evidence.state.shard.holds(message.external.workchain, message.external.account)
+            if end is not None and holds and isinstance(part, MasterPart):
+                self._try("a skipped key block", MessageProof(0, (), part.master, evidence.shard, end))
 
     def _try(self, name: str, proof: MessageProof) -> None:
         message_id = end_id(proof.end)
@@ -162,7 +189,8 @@ class FalseProver:
         """
         trusted, configuration = checkpoint_of(self._shelf.genesis), self._shelf.genesis.configuration
         for sealed, evidence, end in self._of_earlier_states(executed):
-            assert isinstance(sealed.part, MasterPart), "no run changes its configuration"
+            if not isinstance(sealed.part, MasterPart) or sealed.part.key != ZERO_INT256:
+                continue
             master, number = sealed.part.master, self._random.randrange(1, 1 << 31)
             session = session_of(trusted, configuration, number)
             keys = [one.public_key for one in subset(configuration, MASTER_SHARD, number)]

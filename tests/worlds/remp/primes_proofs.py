@@ -12,7 +12,13 @@ from stagepost.chain.genesis import Genesis
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.proofs.proof_files import write_file
-from stagepost.chain.proofs.proof_form import AwaitedPart, KeyBlockPart, MasterPart, OwnPart, decode_part
+from stagepost.chain.proofs.proof_form import (
+    KeyBlockPart,
+    MasterPart,
+    OwnPart,
+    ProofPart,
+    decode_part,
+)
 from stagepost.chain.proofs.proof_making import ProofMaker, assembled
 from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S
@@ -33,8 +39,8 @@ class ProofShelf:
         self.topic = MemoryTopic(PROOFS_TOPIC)
         self.ends: dict[bytes, ProvedEnd] = {}
         self.faults: list[str] = []
-        self.too_late: set[bytes] = set()
-        """Messages that the full node was given when the chain had forgotten the time in which they could be executed."""
+        self.expected: set[bytes] = set()
+        """Messages of which the full node was to keep the proof, unless the chain had forgotten too much already."""
 
         self.keeper = ProofKeeper(ProofMaker(genesis), self.topic.writer(retry_s=RETRY_S))
         self.keeper.on_proved = self._proved
@@ -46,15 +52,16 @@ class ProofShelf:
         )
 
     def expect(self, parsed: ParsedMessage) -> None:
-        """Await the end of a message; nobody can prove it any more if the chain remembers too little."""
+        """Await the end of a message, as long as anybody can prove it."""
+        self.keeper.expect(parsed)
         configuration, message = self._following.master.configuration, parsed.message
         if parsed.expires_at_s is not None:
             first_ms = parsed.expires_at_s * 1_000 - configuration.expiry_ahead_max_ms
             states = self._following.states.values()
             holding = [one for one in states if one.shard.holds(message.workchain, message.account)]
             if any(one.remembers_from_ms > first_ms for one in holding):
-                self.too_late.add(message.message_id)
-        self.keeper.expect(parsed)
+                return
+        self.expected.add(message.message_id)
 
     def _proved(self, message_id: bytes, end: ProvedEnd) -> None:
         before = self.ends.setdefault(message_id, end)
@@ -63,11 +70,7 @@ class ProofShelf:
 
     def files(self) -> dict[bytes, bytes]:
         """Return the proof files that the topic gives, by message."""
-        parts = [
-            (bytes.fromhex((one.key or b"").decode()), decode_part(one.value or b""))
-            for batch in self.topic.reader().batches(0, 0)
-            for one in batch
-        ]
+        parts = self._parts()
         shared = {key: part for key, part in parts if isinstance(part, KeyBlockPart | MasterPart)}
 
         def key_block(root_hash: bytes) -> KeyBlockPart | None:
@@ -80,14 +83,16 @@ class ProofShelf:
             if isinstance(part, OwnPart)
         }
 
-    def awaited(self) -> set[bytes]:
-        """Return the messages whose end the full node ever awaited."""
-        return {
-            bytes.fromhex((one.key or b"").decode())
+    def key_blocks(self) -> set[bytes]:
+        """Return the key blocks by which proofs on the topic go, by root hash."""
+        return {key for key, part in self._parts() if isinstance(part, KeyBlockPart)}
+
+    def _parts(self) -> list[tuple[bytes, ProofPart]]:
+        return [
+            (bytes.fromhex((one.key or b"").decode()), decode_part(one.value or b""))
             for batch in self.topic.reader().batches(0, 0)
             for one in batch
-            if isinstance(decode_part(one.value or b""), AwaitedPart)
-        }
+        ]
 
 
 def faults_of_proofs(shelf: ProofShelf, final: Collection[bytes], expired: Collection[bytes]) -> list[str]:
@@ -114,6 +119,6 @@ def faults_of_proofs(shelf: ProofShelf, final: Collection[bytes], expired: Colle
             faults.append(f"the proof of {name} shows {seen['kind']} of {seen['id']}, not {end.kind}")
     faults += [
         f"message {message_id.hex()} has ended, and there is no proof"
-        for message_id in sorted(shelf.awaited() & ({*final, *expired} - shelf.ends.keys()) - shelf.too_late)
+        for message_id in sorted(shelf.expected & ({*final, *expired} - shelf.ends.keys()))
     ]
     return faults

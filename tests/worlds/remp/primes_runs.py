@@ -43,6 +43,9 @@ CALM_S = 30.0
 PROVED_WITHIN_S = 60.0
 """Seconds within which every message that has ended has its proof, at most."""
 
+LONGER_BY_MS = 1_000
+"""Milliseconds by which a key block makes the windows longer."""
+
 CUT_S = (0.3, 1.5)
 WHOLE = Shard(0, 1 << 63)
 
@@ -84,6 +87,9 @@ class PrimesPlan(msgspec.Struct, frozen=True):
 
     neighbours: bool = False
     """Whether somebody has messages executed for accounts next to the victims', so that they share all bits but a few."""
+
+    longer_windows: int = 0
+    """Key blocks that make the windows longer, while messages wait and expire."""
 
     held: int = 0
     """Times that liars hold a shard's session and show some nodes a block besides the chain."""
@@ -132,6 +138,9 @@ class PrimesOutcome(msgspec.Struct):
 
     false_proofs: dict[str, int]
     """False proofs, by kind, that were made and refused."""
+
+    key_blocks: int
+    """Key blocks on the way of the newest proofs."""
 
     shown: int
     """Blocks of held sessions that were shown to a node."""
@@ -201,7 +210,8 @@ def ends_plan(seed: int) -> PrimesPlan:
     kinds = (None, *FAULTS, *ATTACKERS_BY_NAME)
     turn, place = divmod(seed, len(plans))
     fault = kinds[turn % len(kinds)]
-    return msgspec.structs.replace(plans[place], fault=fault, refused=0.3 if fault == "revives" else 0.0)
+    refused, longer = 0.3 if fault == "revives" else 0.0, Random(f"changes {seed}").choice((0, 0, 1, 2))
+    return msgspec.structs.replace(plans[place], fault=fault, refused=refused, longer_windows=longer)
 
 
 def run_primes(seed: int, plan: PrimesPlan) -> PrimesOutcome:
@@ -250,6 +260,9 @@ class _Run:
             first.follower, first.proofs, [one.data for one in sums], Random(self.seed), seeds
         )
         self.held = HeldSession(seeds, Random(f"held {self.seed}"))
+        changing = Random(f"times of changes {self.seed}")
+        for _ in range(plan.longer_windows):
+            world.at(changing.uniform(2.0, plan.within_s), self._change)
         for _ in range(plan.held):
             world.at(random.uniform(1.0, plan.within_s), self._hold)
         self._let_executors_refuse(sums)
@@ -406,6 +419,24 @@ class _Run:
                 house.validator.chain.plans[:] = [Plan(kind, WHOLE, at_ms)]
         self.world.at(3.0, self._count_shards)
 
+    def _change(self) -> None:
+        """Have all validators want longer windows, also those that start meanwhile, until a key block says them."""
+        present = self.world.ledger.master.configuration
+        wider = msgspec.structs.replace(
+            present,
+            expiry_ahead_max_ms=present.expiry_ahead_max_ms + LONGER_BY_MS,
+            proof_window_ms=present.proof_window_ms + LONGER_BY_MS,
+        )
+        self._want(wider)
+
+    def _want(self, wider: Configuration) -> None:
+        if self.world.ledger.master.configuration.expiry_ahead_max_ms >= wider.expiry_ahead_max_ms:
+            return
+        for house in self.world.validators:
+            if house.validator is not None:
+                house.validator.chain.want_configuration(wider)
+        self.world.at(0.5, lambda: self._want(wider))
+
     def _count_shards(self) -> None:
         self.shards_seen = max(self.shards_seen, len(self.world.ledger.master.shards))
 
@@ -525,5 +556,6 @@ class _Run:
             len(objections),
             Counter(kind for kinds in proved.values() for kind in kinds),
             self.prover.tried,
+            len(world.full_nodes[0].proofs.key_blocks()),
             self.held.shown,
         )
