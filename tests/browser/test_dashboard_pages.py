@@ -432,15 +432,23 @@ def test_keys_reach_search_rows_and_help(context: BrowserContext, dashboard: Das
     page.wait_for_url(f"**/trace/{dashboard.ids['forged']}")
 
 
+def _empty_headers(page: Page) -> int:
+    """Return how many header cells of tables have no text that a screen reader could say."""
+    return sum(not text.strip() for text in page.locator("th").all_text_contents())
+
+
 def test_pages_are_readable_without_a_script(browser: Browser, dashboard: Dashboard) -> None:
     context = opened(browser, dashboard, java_script_enabled=False)
     page = page_at(context, dashboard, f"/trace/{dashboard.ids['forged']}")
     assert page.locator("svg.trace g.lane").count() == 9
+    assert _empty_headers(page) == 0
     page.click("table.receipts tr.refused a.proof >> nth=0")
     page.locator("pre.hex").wait_for(state="visible")
     assert page.locator("pre.hex").inner_text().strip()
     for path in ALL_PAGES:
-        assert page_at(context, dashboard, path).inner_text("main").strip()
+        page = page_at(context, dashboard, path)
+        assert page.inner_text("main").strip()
+        assert _empty_headers(page) == 0
     context.close()
 
 
