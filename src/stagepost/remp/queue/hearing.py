@@ -256,6 +256,8 @@ class RecordIntake:
             return False
         if header.source_key_id in cached.origins or not self._state.names_its_source(header):
             return False
+        if self._cache.was_refused(header.message_id, header.source_key_id):
+            return False
         origin = Origin(header.source_key_id, header.source_index, header.timestamp_ms, header.hand_over)
         return cached.add_origin(origin)
 

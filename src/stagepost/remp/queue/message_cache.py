@@ -61,6 +61,9 @@ what was said.
 LET_GO_MAX = 131_072
 """Messages, at most, that are remembered so, about 12 MB; those of the oldest catchain go first."""
 
+REFUSED_MAX = 16_384
+"""Pairs, at most, of a message and a full node to which this validator refused it, about 3 MB; the oldest go first."""
+
 ORIGINS_MAX = 8
 """Full nodes, at most, that hear of one message because other validators name them; those that sent it to this
 validator do not count.
@@ -161,6 +164,7 @@ class MessageCache:
         self._shelves: dict[int, dict[bytes, CachedMessage]] = {}
         self._by_uid: dict[UidKey, dict[bytes, None]] = {}
         self._let_go: dict[int, frozenset[bytes]] = {}
+        self._refused: dict[bytes, None] = {}
 
     def __len__(self) -> int:
         return sum(len(shelf) for shelf in self._shelves.values())
@@ -183,6 +187,20 @@ class MessageCache:
         that it is over, and that report cannot be taken back.
         """
         return any(message_id in ids for ids in self._let_go.values())
+
+    def note_refused(self, message_id: bytes, full_node: bytes) -> None:
+        """Note that `full_node` is told now that this validator does not take its message."""
+        self._refused[message_id + full_node] = None
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
+    def was_refused(self, message_id: bytes, full_node: bytes) -> bool:
+        """Return whether `full_node` was told that this validator does not take its message.
+
+        Another validator may take the message and announce it. The refusal cannot be taken back, so this validator
+        reports nothing more of the message to `full_node`.
+        """
+        return message_id + full_node in self._refused
 
     def note_let_go(self, message_ids: Iterable[bytes]) -> None:
         """Note that full nodes are told now that these messages are over."""

@@ -111,12 +111,9 @@ class ReliableQueue:
         cached = self.cache.get(message.message_id)
         if cached is None:
             if state.pending.is_held_back:
-                return [Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, HELD_BACK))]
+                return [self._refusal(source_key_id, message.message_id, HELD_BACK)]
             if not state.make_room(source_key_id):
-                return [
-                    *state.taken(),
-                    Tell(source_key_id, message.message_id, Rejected(Level.QUEUE, OVERLOADED)),
-                ]
+                return [*state.taken(), self._refusal(source_key_id, message.message_id, OVERLOADED)]
             header = header_of(message, origin, seqno)
             cached = self.cache.add(header, New(), Standing.OWN, now)
             cached.add_origin(origin, is_direct=True)
@@ -136,6 +133,10 @@ class ReliableQueue:
             state.broadcast(cached)
         state.entries[message.message_id].is_ours = True
         return state.taken()
+
+    def _refusal(self, full_node: bytes, message_id: bytes, reason: str) -> Tell:
+        self.cache.note_refused(message_id, full_node)
+        return Tell(full_node, message_id, Rejected(Level.QUEUE, reason))
 
     # From other validators
 

@@ -11,6 +11,7 @@ from stagepost.errors import LocalProtocolError
 from stagepost.remp.message import Origin, header_of
 from stagepost.remp.queue.message_cache import (
     ORIGINS_MAX,
+    REFUSED_MAX,
     Absent,
     CachedMessage,
     Fresh,
@@ -178,3 +179,15 @@ def test_a_message_has_one_place() -> None:
     cached = put(cache, 1)
     with pytest.raises(LocalProtocolError):
         cache.add(cached.header, New(), Standing.OWN, 0.0)
+
+
+def test_refusals_are_remembered_up_to_a_number() -> None:
+    cache = MessageCache()
+    ids = [number.to_bytes(32, "big") for number in range(REFUSED_MAX + 1)]
+    for message_id in ids[:REFUSED_MAX]:
+        cache.note_refused(message_id, b"f" * 32)
+    assert cache.was_refused(ids[0], b"f" * 32), "so many fit"
+    assert not cache.was_refused(ids[0], b"g" * 32), "another full node was told nothing"
+    cache.note_refused(ids[-1], b"f" * 32)
+    assert not cache.was_refused(ids[0], b"f" * 32), "the oldest goes first"
+    assert cache.was_refused(ids[1], b"f" * 32) and cache.was_refused(ids[-1], b"f" * 32)
