@@ -70,7 +70,8 @@ def dmq(context: click.Context, /, **given: Any) -> None:
     help="Data folder of a DMQ node that does not run.",
 )
 @click.option("--recover", is_flag=True, help="Set the stored time to the present.")
-def clock(data: Path, recover: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def clock(data: Path, recover: bool, as_json: bool) -> None:
     """Compare the time in a DMQ node's store with this machine's clock, and recover from a clock that was ahead.
 
     When a clock that was ahead is corrected, the node refuses every message as expired until the stored time has come.
@@ -83,11 +84,17 @@ def clock(data: Path, recover: bool) -> None:
       stagepost node clock --data stagepost-data --recover
     """
     import asyncio
+    import json
+
+    import msgspec
 
     from stagepost.dmq.node.stored_time import stored_time
     from stagepost.ground.loop.clock import SystemClock
 
     found = asyncio.run(stored_time(data, SystemClock().unix_s(), recover=recover))
+    if as_json:
+        click.echo(json.dumps(msgspec.structs.asdict(found) | {"recovered": recover}))
+        return
     side = "ahead of" if found.ahead_s > 0 else "behind"
     click.echo(
         f"stored time: {abs(found.ahead_s):.0f} s {side} this machine's clock; {found.messages} messages, "
