@@ -190,4 +190,5 @@ def test_refusals_are_remembered_up_to_a_number() -> None:
     assert not cache.was_refused(ids[0], b"g" * 32), "another full node was told nothing"
     cache.note_refused(ids[-1], b"f" * 32)
     assert not cache.was_refused(ids[0], b"f" * 32), "the oldest goes first"
-    assert cache.was_refused(ids[1], b"f" * 32) and cache.was_refused(ids[-1], b"f" * 32)
+    assert cache.was_refused(ids[1], b"f" * 32)
+    assert cache.was_refused(ids[-1], b"f" * 32)
