@@ -146,7 +146,7 @@ class Member:
 
     @property
     def account(self) -> AuthorAccount:
-        """What our blocks hold, up to the last one on disk."""
+        """Totals of our blocks, up to the last one on disk."""
         return self._own_top.account
 
     @property

@@ -1,4 +1,4 @@
-"""Which messages and receipts are wanted: one set of names for the command line, the query of a URL and the API.
+"""Filters that choose messages and receipts: one set of names for the command line, the query of a URL and the API.
 
     id         a message id, or the digits that it begins with
     outcome    verdicts, several with commas: `rejected,expired`
@@ -44,7 +44,7 @@ _MEMBER = re.compile(r"[vV]([1-9][0-9]{0,4})", re.ASCII)
 
 
 class Condition(NamedTuple):
-    """What follows WHERE, and its parameters in their order; `true` where everything is wanted."""
+    """Condition that follows WHERE, and its parameters in their order; `true` where everything is wanted."""
 
     text: str
     parameters: list[Any]
@@ -88,7 +88,7 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def texts(self) -> dict[str, str]:
-        """As a URL carries it: `read` gives the same filter back, at any later time."""
+        """Return the filter as a URL carries it: `read` gives the same filter back, at any later time."""
         found = {
             "id": self.id,
             "outcome": ",".join(self.outcome),
