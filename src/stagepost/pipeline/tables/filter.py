@@ -136,7 +136,7 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
         return condition.made()
 
     def tables(self) -> tuple[str, ...]:
-        """That the two conditions look at, beside `messages` and `receipts`."""
+        """Return the tables that the two conditions look at, beside `messages` and `receipts`."""
         wanted = {
             "delivery_events": self.topic is not None,
             "dmq_messages": self.pool is not None,
