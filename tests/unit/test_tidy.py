@@ -27,6 +27,7 @@ from tests.worlds.ground.tidiness import (
     module_name,
     nameless,
     outside_world,
+    shared_numbers,
     stray_notes,
     unchecked_rules,
     unit_of,
@@ -102,6 +103,10 @@ def test_the_page_for_contributors_names_the_folders_of_tests() -> None:
     folders -= {"tests/__pycache__"}
 
     assert_none(untrue_folders((ROOT / "CONTRIBUTING.md").read_text(), folders))
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    assert_none(shared_numbers(path.name for path in (ROOT / "docs" / "decisions").iterdir()))
 
 
 def test_core_does_not_touch_the_outside_world() -> None:
@@ -277,6 +282,13 @@ def test_a_folder_that_is_gone_or_not_named_is_found() -> None:
     assert untrue_folders(text, {"tests/unit"}) == ["tests/gone: there is no such folder"]
     assert untrue_folders(text, {"tests/unit", "tests/gone", "tests/new"}) == [
         "tests/new: the page does not name it"
+    ]
+
+
+def test_a_number_of_two_decisions_is_found() -> None:
+    assert shared_numbers(["0001-a.md", "0002-b.md"]) == []
+    assert shared_numbers(["0001-a.md", "0002-b.md", "0001-c.md"]) == [
+        "decision 0001: 2 records have this number"
     ]
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -243,6 +244,16 @@ def untrue_folders(text: str, folders: set[str]) -> list[str]:
     named = set(re.findall(r"`(tests/\w+)`", text))
     return [f"{one}: there is no such folder" for one in sorted(named - folders)] + [
         f"{one}: the page does not name it" for one in sorted(folders - named)
+    ]
+
+
+def shared_numbers(names: Iterable[str]) -> list[str]:
+    """Say which numbers of decision records two of the files `names` have."""
+    count = Counter(name[:4] for name in names)
+    return [
+        f"decision {number}: {count[number]} records have this number"
+        for number in sorted(count)
+        if count[number] > 1
     ]
 
 
