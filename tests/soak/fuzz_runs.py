@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 
-from rigs.results import Result, result
+from rigs import results
+from rigs.results import Result, result, revision
 from tests.fuzz.guided import GuidedOutcome, missing_reason, run_guided
-from tests.fuzz.harness import Outcome, run_for, run_range
+from tests.fuzz.harness import Failure, Outcome, run_for, run_range
 from tests.fuzz.signed_bits import flip_every_bit, sample_messages
 from tests.fuzz.targets import COMPARED_TARGETS, TARGET_NAMES, target
 from tests.soak.runs import Run
@@ -28,6 +31,10 @@ BITS = "tests/fuzz/signed_bits.py: each bit of three messages flipped"
 def fuzz(run: Run) -> Iterator[Result]:
     """N1: only refusals of our own kind come out. N2: what we accept, cbor2 reads alike."""
     outcomes = mutated_outcomes(run)
+    if run.share != (1, 1):
+        outcomes = _all_shares(run, outcomes)
+        if not outcomes:
+            return
     faults = [str(failure) for outcome in outcomes for failure in outcome.failures]
     inputs = sum(outcome.inputs for outcome in outcomes)
     figure = f"{inputs:,} inputs into {len(outcomes)} decoders, {sum(outcome.failed for outcome in outcomes)} failures"
@@ -85,8 +92,10 @@ def mutated_outcomes(run: Run) -> list[Outcome]:
             if run.seconds is not None:
                 tasks.append(pool.submit(_for_seconds, name, run.seed, run.seconds))
                 continue
-            for start in range(0, inputs, INPUTS_IN_A_TASK):
-                count = min(INPUTS_IN_A_TASK, inputs - start)
+            place, shares = run.share
+            first, end = inputs * (place - 1) // shares, inputs * place // shares
+            for start in range(first, end, INPUTS_IN_A_TASK):
+                count = min(INPUTS_IN_A_TASK, end - start)
                 tasks.append(pool.submit(_for_range, name, run.seed, start, count))
         for done, task in enumerate(as_completed(tasks), start=1):
             part = task.result()
@@ -97,6 +106,33 @@ def mutated_outcomes(run: Run) -> list[Outcome]:
                 said_at = time.monotonic()
                 run.say(f"{done} of {len(tasks)} tasks done, now {part.target}")
     return list(whole.values())
+
+
+def _all_shares(run: Run, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Keep the outcomes of this share; return those of all shares, or nothing while some are missing."""
+    place, shares = run.share
+    folder = results.RESULTS / f"fuzz-{run.named_scale}-{run.seed}-{revision()}-{shares}"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = [{**asdict(one), "failures": [_row_of(two) for two in one.failures]} for one in outcomes]
+    (folder / f"{place}.json").write_text(json.dumps(kept))
+    paths = [folder / f"{number}.json" for number in range(1, shares + 1)]
+    missing = sum(not path.exists() for path in paths)
+    if missing:
+        run.say(f"{missing} of {shares} shares are missing")
+        return []
+    whole: dict[str, Outcome] = {}
+    for path in paths:
+        for row in json.loads(path.read_text()):
+            failures = [
+                Failure(**{**one, "input": bytes.fromhex(one["input"])}) for one in row.pop("failures")
+            ]
+            part = Outcome(**row, failures=failures)
+            whole.setdefault(part.target, Outcome(part.target, run.seed)).add(part)
+    return list(whole.values())
+
+
+def _row_of(failure: Failure) -> dict[str, object]:
+    return {**asdict(failure), "input": failure.input.hex()}
 
 
 def _names(run: Run) -> Sequence[str]:

@@ -109,10 +109,12 @@ def play(part: Part, run: Run) -> Iterator[Result]:
     except Exception as error:
         missing, fault = f"broke down: {type(error).__name__}", traceback.format_exc()
     left = [promise for promise in part.promises if promise not in told]
+    if run.promises:
+        left = [promise for promise in left if promise in run.promises]
     if fault:
         left = left or list(part.promises) or [part.name]
-    elif run.named_scale == OWN_COUNT:
-        left = []  # a small try need not come by everything
+    elif run.named_scale == OWN_COUNT or run.share != (1, 1):
+        left = []  # a small try, or a share, need not come by everything
     for promise in left:
         text = f"{part.name}, {promise}: {missing}\n{fault}".rstrip()
         yield result(promise, part.name, missing, faults=[text], seed=run.seed)

@@ -37,8 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.index is not None:
         return replay(options.target, options.seed, options.index)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    run = Run(options.scale, seed, options.inputs, options.seconds, options.target, options.processes)
-    chosen = options.only or (TARGETED_PARTS if options.target else PART_NAMES)
+    run = Run(
+        options.scale,
+        seed,
+        options.inputs,
+        options.seconds,
+        options.target,
+        options.processes,
+        promises=tuple(options.promise or ()),
+        share=options.share,
+    )
+    of_promises = [part.name for part in PARTS if not run.promises or set(run.promises) & set(part.promises)]
+    chosen = options.only or (TARGETED_PARTS if options.target else of_promises)
     say(f"seed {seed} · revision {revision()} · scale {run.named_scale} · {', '.join(chosen)}")
     command = " ".join(["python", "tests/soak/run.py", *_shown(options, seed)])
     results: list[Result] = []
@@ -71,8 +81,25 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--target", choices=TARGET_NAMES, help="one decoder alone")
     found.add_argument("--seed", type=int, metavar="N", help="repeat a run; a fresh one is drawn and printed")
     found.add_argument("--index", type=int, metavar="M", help="replay one input; needs --target and --seed")
+    found.add_argument(
+        "--promise", metavar="ID", action="append", help="try this promise alone; may be repeated"
+    )
+    found.add_argument(
+        "--share",
+        type=_share,
+        default=(1, 1),
+        metavar="K/N",
+        help="run the K-th of N shares of fuzzing; the result comes with the last one of a seed and revision",
+    )
     found.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
     return found
+
+
+def _share(text: str) -> tuple[int, int]:
+    place, _, number = text.partition("/")
+    if not (place.isdecimal() and number.isdecimal() and 1 <= int(place) <= int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share, for example 3/20")
+    return int(place), int(number)
 
 
 def replay(name: str | None, seed: int | None, index: int) -> int:
@@ -115,6 +142,7 @@ def _faults(results: Sequence[Result]) -> Iterator[str]:
 def _shown(options: argparse.Namespace, seed: int) -> Iterator[str]:
     """The options with which this very run can be repeated."""
     given = {**vars(options), "seed": seed}
+    del given["share"]  # all shares together are the run without shares
     for name, value in given.items():
         for one in value if isinstance(value, list) else [value]:
             if one is not None:

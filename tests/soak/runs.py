@@ -16,7 +16,11 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """`inputs` and `seconds` are counts of one's own instead of the scale's; `target` is one decoder alone."""
+    """`inputs` and `seconds` are counts of one's own instead of the scale's; `target` is one decoder alone.
+
+    `promises`: the promises to be tried, where a part tries several one by one; empty for all. `share`: place and
+    number of the shares in which the inputs of fuzzing are run, each by a command of its own.
+    """
 
     scale: str
     seed: int
@@ -24,6 +28,8 @@ class Run:
     seconds: float | None = None
     target: str | None = None
     processes: int = 1
+    promises: tuple[str, ...] = ()
+    share: tuple[int, int] = (1, 1)
     say: Callable[[str], None] = say
 
     def count(self, by_scale: Mapping[str, int]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from rigs import results as results_module
 from rigs.results import Result, by_promise, result, result_of
-from tests.soak import fuzz_runs
+from tests.soak import fuzz_runs, suite_runs
 from tests.soak.parts import Part, play
 from tests.soak.run import main
 from tests.soak.runs import Run
@@ -138,3 +138,30 @@ def test_guided_fuzzing_that_cannot_be_run_says_so_and_proves_nothing(
 
     assert list(fuzz_runs.guided(Run("commit", seed=5, say=said.append))) == []
     assert said == ["guided fuzzing was not run: atheris is not installed"]
+
+
+def test_shares_of_fuzzing_give_one_result_when_the_last_one_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path)
+
+    def played(share: tuple[int, int]) -> list[object]:
+        run = Run("commit", 7, inputs=301, target="upkeep", share=share, say=quiet)
+        return [one["figure"] for one in fuzz_runs.fuzz(run)]
+
+    assert played((3, 3)) == []
+    assert played((1, 3)) == []
+    in_shares = played((2, 3))
+    assert in_shares == played((1, 1))
+    assert str(in_shares[0]).startswith("301 inputs into 1 decoders")
+
+
+def test_only_the_promises_that_were_asked_for_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        suite_runs, "SUITE", {"O5": ("tests/unit/test_requirements.py",), "S7": ("nothing.py",)}
+    )
+    part = Part("suite", ("O5", "S7"), suite_runs.suite)
+
+    found = list(play(part, Run("commit", 5, promises=("O5",), say=quiet)))
+
+    assert [(one["promise"], one["passed"]) for one in found] == [("O5", True)]
