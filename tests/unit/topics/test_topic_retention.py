@@ -40,6 +40,15 @@ def test_the_oldest_segments_go_when_there_are_too_many_bytes(tmp_path: Path) ->
         assert gone.value.first_kept == 10 - left
 
 
+def test_facts_leave_out_a_segment_that_goes_while_they_are_collected(tmp_path: Path) -> None:
+    folder, size = filled(tmp_path, Retention(), [0])
+    # Listed, and gone when its size is asked for: as a removal by the writer in between.
+    segment.segment_path(folder, 3).unlink()
+    segment.segment_path(folder, 3).symlink_to(tmp_path / "gone")
+
+    assert size * 8 // 10 < topic_facts(tmp_path, NAME)[0]["bytes"] < size
+
+
 def test_segments_go_when_their_last_append_is_too_old(tmp_path: Path) -> None:
     now_ms = [1_000_000]
     filled(tmp_path, Retention(), now_ms)

@@ -243,7 +243,6 @@ def topic_facts(data: Path, name: str) -> list[dict[str, Any]]:
     for partition in range(topic.partitions):
         folder = partition_folder(topic.folder, partition)
         start, end = reader.start_offset(partition), reader.end_offset(partition)
-        sizes = (path.stat().st_size for path in folder.glob(f"*{segment.SUFFIX}"))
         found.append(
             {
                 "topic": name,
@@ -251,7 +250,7 @@ def topic_facts(data: Path, name: str) -> list[dict[str, Any]]:
                 "start_offset": start,
                 "end_offset": end,
                 "records": end - start,
-                "bytes": sum(sizes),
+                "bytes": segment.bytes_held(folder),
                 "readers": {group: at[partition] for group, at in groups.items() if partition in at},
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct, unpack_from
@@ -67,6 +68,15 @@ def base_offsets(folder: Path) -> list[int]:
     return sorted(
         int(stem) for name in names if (stem := name.removesuffix(SUFFIX)).isdigit() and len(stem) == 20
     )
+
+
+def bytes_held(folder: Path) -> int:
+    """Return the size of all segments of a partition; retention may remove some of them meanwhile."""
+    held = 0
+    for base_offset in base_offsets(folder):
+        with suppress(FileNotFoundError):
+            held += segment_path(folder, base_offset).stat().st_size
+    return held
 
 
 def write_header(partition: int, base_offset: int, appended_before_ms: int, previous: bytes) -> bytes:
