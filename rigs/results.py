@@ -50,7 +50,7 @@ def by_promise(results: Sequence[Mapping[str, object]]) -> list[Result]:
         ours = [one for one in results if one["promise"] == promise]
         joined: Result = {
             "promise": promise,
-            "test": "; ".join(dict.fromkeys(str(one["test"]) for one in ours)),
+            "test": "; ".join(dict.fromkeys(str(one["test"]) for one in ours if one["test"])),
             "figure": "; ".join(str(one["figure"]) for one in ours),
             "passed": all(one["passed"] for one in ours),
         }

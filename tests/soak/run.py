@@ -12,6 +12,7 @@ is printed with the line that replays it.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
@@ -21,12 +22,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from rigs.results import Result, by_promise, revision, write_lines
+from rigs import results
+from rigs.results import OWN_COUNT, Result, by_promise, revision, write_lines
 from tests.fuzz.harness import run_range
 from tests.fuzz.mutate import input_for
 from tests.fuzz.targets import TARGET_NAMES, target
 from tests.soak.fuzz_runs import INPUTS_BY_SCALE
-from tests.soak.parts import PART_NAMES, PARTS, play
+from tests.soak.parts import PART_NAMES, PARTS, Part, play
 from tests.soak.runs import Run, say
 
 TARGETED_PARTS = ("fuzz", "guided")
@@ -51,21 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options.only or (TARGETED_PARTS if options.target else of_promises)
     say(f"seed {seed} · revision {revision()} · scale {run.named_scale} · {', '.join(chosen)}")
     command = " ".join(["python", "tests/soak/run.py", *_shown(options, seed)])
-    results: list[Result] = []
+    found: list[Result] = []
     for part in PARTS:
         if part.name not in chosen:
             continue
         say(f"part {part.name}")
-        found = [{"part": part.name, "scale": run.named_scale, **one} for one in play(part, run)]
-        write_lines("soak", command, found)
-        results += found
-    promises = [{**one, "scale": run.named_scale} for one in by_promise(results)]
+        of_part = [{"part": part.name, "scale": run.named_scale, **one} for one in play(part, run)]
+        write_lines("soak", command, of_part)
+        found += of_part
+    promises = [{**one, "scale": run.named_scale} for one in by_promise(in_all_parts(found, run.named_scale))]
     path = write_lines("promises", command, promises)
     print(table(promises))
     say(f"written to {path.name} and soak.jsonl in {path.parent.name}/")
-    for text in _faults(results):
+    for text in _faults(found):
         print(f"\n{text}")
-    return 0 if all(one["passed"] for one in results) else 1
+    return 0 if all(one["passed"] for one in found) else 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -122,6 +124,37 @@ def replay(name: str | None, seed: int | None, index: int) -> int:
         f"{outcome.failures[0].text}\nto keep it, save the two lines above as tests/fuzz/corpus/{name}/….hex"
     )
     return 1
+
+
+def in_all_parts(found: Sequence[Result], scale: str) -> list[Result]:
+    """Return the results of this run, and of the other parts of its promises: the newest ones of this clean revision and
+    scale, or a sentence that a part was not run. Parts may be run by commands of their own, and none is forgotten.
+    """
+    if scale == OWN_COUNT or revision().endswith("-dirty"):
+        return list(found)
+    path = results.RESULTS / "soak.jsonl"
+    lines: list[Result] = (
+        [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    )
+    here = [one for one in lines if (one["revision"], one["scale"]) == (revision(), scale)]
+    joined: list[Result] = []
+    for part in PARTS:
+        ours = [one for one in found if one["part"] == part.name]
+        joined += ours
+        for promise in dict.fromkeys(str(one["promise"]) for one in found):
+            if promise not in part.promises or any(one["promise"] == promise for one in ours):
+                continue
+            earlier = [one for one in here if (one["part"], one["promise"]) == (part.name, promise)]
+            newest = max((str(one["date"]) for one in earlier), default="")
+            joined += [one for one in earlier if one["date"] == newest]
+            if not earlier:
+                joined.append(_not_run(part, promise))
+    return joined
+
+
+def _not_run(part: Part, promise: str) -> Result:
+    figure = f"part {part.name} was not run on this revision"
+    return {"promise": promise, "part": part.name, "test": "", "figure": figure, "passed": True}
 
 
 def table(promises: Sequence[Result]) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rigs import results as results_module
-from rigs.results import Result, by_promise, result, result_of
+from rigs.results import Result, by_promise, result, result_of, write_lines
 from tests.soak import fuzz_runs, suite_runs
 from tests.soak.parts import Part, play
-from tests.soak.run import main
+from tests.soak.run import in_all_parts, main
 from tests.soak.runs import Run
 from tests.soak.suite_runs import SUITE
 
@@ -78,6 +78,30 @@ def test_results_of_one_promise_become_one_line() -> None:
         },
         {"promise": "N2", "test": "mutated", "figure": "7 compared", "passed": True, "seed": None},
     ]
+
+
+def test_a_promise_names_its_parts_that_other_commands_ran_and_those_that_none_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path)
+    monkeypatch.setattr(results_module, "revision", lambda: "abc")
+    monkeypatch.setattr("tests.soak.run.revision", lambda: "abc")
+    earlier: Result = {**result("B10", "stories", "3 of them"), "part": "ends", "scale": "commit"}
+    faulty: Result = {**result("B10", "sets", "2 of them", faults=["lost"]), "part": "changes"}
+    write_lines("soak", "a command", [earlier, {**faulty, "scale": "commit"}])
+    write_lines("soak", "a command", [{**earlier, "figure": "a try", "scale": "sample"}])
+    ours: Result = {**result("B10", "primes", "200 networks", seed=5), "part": "primes-ends"}
+
+    (line,) = by_promise(in_all_parts([ours], "commit"))
+
+    missing = "; ".join(f"part {one} was not run on this revision" for one in ("live-changes", "suite"))
+    assert line["figure"] == f"3 of them; 200 networks; 2 of them; {missing}"
+    assert line["test"] == "stories; primes; sets"
+    assert line["passed"] is False
+    assert by_promise(in_all_parts([ours], "sample"))[0]["figure"] == "200 networks"
+    for other in ("a later one", "abc-dirty"):
+        monkeypatch.setattr("tests.soak.run.revision", lambda other=other: other)
+        assert "3 of them" not in str(by_promise(in_all_parts([ours], "commit"))[0]["figure"])
 
 
 def test_measurements_become_a_figure_in_words() -> None:
