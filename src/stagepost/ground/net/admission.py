@@ -1,10 +1,10 @@
 """Admission of connections: places before a proof and behind it, limits by source and prefix, and who makes room.
 
-A new connection has a place before the proof. These places are few, and nobody is turned away while only they are taken: the
-oldest connection of the prefix that holds most of them makes room. The listener knows what the proof is: a handshake, a
-signature by a known key, a token, a whole request. Behind the proof there are many places. Some of them are kept for known
-keys, tokens and hosts; when the others are taken, the least useful stranger makes room. Pure: the owner gives the time, and
-hangs up on those who make room.
+A new connection has a place before the proof. These places are few, and nobody is turned away while only they are taken: in
+the prefix that holds most of them, the oldest connection of the address that holds most makes room. The listener knows what the
+proof is: a handshake, a signature by a known key, a token, a whole request. Behind the proof there are many places. Some of them
+are kept for known keys, tokens and hosts; when the others are taken, the least useful stranger makes room. Pure: the owner gives
+the time, and hangs up on those who make room.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class Admission:
         strangers = [place for place in self._unproved if not place.is_known]
         if len(strangers) < self.limits.unproved_max:
             return
-        held = Counter(place.prefix for place in strangers)
+        held = _places_by_network(strangers)
         # `max` returns the first of equals, which is the oldest.
-        chosen = max(strangers, key=lambda place: held[place.prefix])
+        chosen = max(strangers, key=lambda place: (held[place.prefix], held[place.source]))
         limit = self.limits.unproved_max
         self._give_up(chosen, Refusal("others wait to prove who they are", limit, len(strangers)))
 
@@ -180,11 +180,15 @@ class Admission:
         """Let the least useful candidate make room; return `refusal` if each of them is useful or has just come."""
         candidates = list(candidates)
         settled = self.now() - SETTLED_AFTER_S
-        held = Counter(place.prefix for place in candidates)
+        held = _places_by_network(candidates)
         useless = [
             place for place in candidates if by_known or (place.since <= settled and place.worth() <= 0)
         ]
-        chosen = min(useless, key=lambda place: (place.worth(), -held[place.prefix]), default=None)
+        chosen = min(
+            useless,
+            key=lambda place: (place.worth(), -held[place.prefix], -held[place.source]),
+            default=None,
+        )
         if chosen is None:
             return refusal
         self._give_up(chosen, refusal)
@@ -211,6 +215,14 @@ class Admission:
     def _give_up(self, place: ConnectionPlace, why: Refusal) -> None:
         self.leave(place)
         place.hang_up(why)
+
+
+def _places_by_network(places: Iterable[ConnectionPlace]) -> Counter[str]:
+    """Return how many places each prefix holds, and each source within it."""
+    held: Counter[str] = Counter()
+    for place in places:
+        held.update({place.prefix, place.source})
+    return held
 
 
 def prefix_of(host: str) -> str:

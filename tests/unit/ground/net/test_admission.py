@@ -132,6 +132,18 @@ def test_before_the_proof_the_oldest_of_the_prefix_with_most_places_makes_room()
     assert hall.admission.unproved == LIMITS.unproved_max
 
 
+def test_within_a_prefix_the_address_with_most_places_makes_room() -> None:
+    hall = Hall()
+    for source in ("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.2"):
+        hall.entered(source)
+
+    hall.entered("192.0.2.4")
+    hall.entered("192.0.2.4")
+
+    # First the oldest connection of the address with two places; then all have one, and the oldest goes.
+    assert hall.ended == ["192.0.2.2", "192.0.2.1"]
+
+
 def test_a_connection_that_proves_itself_is_out_of_reach_of_those_who_do_not() -> None:
     hall = Hall(roots=frozenset({far(100)}))
     proved = hall.proved(far(99))
@@ -168,6 +180,17 @@ def test_a_prefix_that_is_full_gives_its_own_least_useful_place() -> None:
     hall.proved("192.0.2.4")
 
     assert hall.ended == ["192.0.2.1"]
+
+
+def test_a_full_prefix_gives_a_place_of_the_address_with_most_of_them() -> None:
+    hall = Hall()
+    for source in ("192.0.2.1", "192.0.2.2", "192.0.2.2"):
+        hall.proved(source)
+    hall.now += SETTLED_AFTER_S
+
+    hall.proved("192.0.2.3")
+
+    assert hall.ended == ["192.0.2.2"]
 
 
 def test_a_connection_that_rests_is_before_the_proof_again() -> None:
