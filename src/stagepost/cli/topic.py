@@ -63,8 +63,10 @@ def serve(data: Path, address: str, as_json: bool) -> None:
     async def run() -> None:
         import signal
 
+        from stagepost.ground.telemetry.logs import configure_logs
         from stagepost.topics.remote.server import serve_topics
 
+        configure_logs("WARNING", "auto")
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -12,7 +12,8 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import TextIO
 
 from stagepost.errors import StagepostError
@@ -22,6 +23,11 @@ FIELD_ITEMS_MAX = 100
 FIELD_DEPTH_MAX = 4
 FRAMES_MAX = 20
 CAUSES_MAX = 5
+LINES_AT_ONCE = 100
+"""Lines of one event that are written at once; later ones are written as `LINES_PER_S` allows."""
+LINES_PER_S = 1.0
+EVENTS_MAX = 1_024
+"""Events whose lines are counted; with a further one, the counting begins anew."""
 _EVENT_COLUMN = 32
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
@@ -36,6 +42,7 @@ def configure_logs(level: str, log_format: str, stream: TextIO | None = None) ->
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
+    handler.addFilter(EventLimit())
     root = logging.getLogger()
     for old in [*root.handlers]:
         root.removeHandler(old)
@@ -44,6 +51,53 @@ def configure_logs(level: str, log_format: str, stream: TextIO | None = None) ->
     # A handler that fails must not print the record it failed on, as the library does for developers.
     logging.raiseExceptions = False
     return handler
+
+
+class EventLimit(logging.Filter):
+    """Limit on the lines of each event, so that strangers who connect and fail all day do not fill the disk.
+
+    The next line of an event says in the field `left_out` how many were left out before it. Lines of level debug, which an
+    operator asks for, have no limit.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._lock = Lock()
+        self._lines: dict[tuple[str, str], _EventLines] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        event, now_s = (record.name, str(record.msg)), self._now_s()
+        with self._lock:
+            lines = self._lines.get(event)
+            if lines is None:
+                if len(self._lines) >= EVENTS_MAX:
+                    self._lines.clear()
+                lines = self._lines[event] = _EventLines(now_s)
+            left_out = lines.take(now_s)
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
+
+
+class _EventLines:
+    """Lines that one event may still write, and how many it could not."""
+
+    def __init__(self, now_s: float) -> None:
+        self._allowed, self._since_s, self._left_out = float(LINES_AT_ONCE), now_s, 0
+
+    def take(self, now_s: float) -> int | None:
+        """Return the number of lines left out before this one, or None if this one is left out, too."""
+        gained = (now_s - self._since_s) * LINES_PER_S
+        self._allowed, self._since_s = min(LINES_AT_ONCE, self._allowed + gained), now_s
+        if self._allowed < 1:
+            self._left_out += 1
+            return None
+        left_out, self._left_out = self._left_out, 0
+        self._allowed -= 1
+        return left_out
 
 
 class JsonFormatter(logging.Formatter):

@@ -14,9 +14,13 @@ from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.errors import ErrorCode, RemoteProtocolError, StorageError
 from stagepost.ground.crypto.kes import SigningKey
 from stagepost.ground.telemetry.logs import (
+    EVENTS_MAX,
     FIELD_CHARACTERS_MAX,
     FIELD_DEPTH_MAX,
     FIELD_ITEMS_MAX,
+    LINES_AT_ONCE,
+    LINES_PER_S,
+    EventLimit,
     JsonFormatter,
     TextFormatter,
     configure_logs,
@@ -224,3 +228,49 @@ def test_deep_fields_end_in_the_name_of_their_type() -> None:
 
 def test_errors_of_ours_as_a_field_show_their_sentence() -> None:
     assert plain(RemoteProtocolError("said too much")) == "said too much"
+
+
+def test_an_event_writes_so_many_lines_and_then_says_how_many_it_left_out() -> None:
+    now_s = 0.0
+    limit = EventLimit(lambda: now_s)
+
+    passed = [limit.filter(a_record("connection refused", peer=f"198.51.100.{one}")) for one in range(5_000)]
+    assert passed == [True] * LINES_AT_ONCE + [False] * (5_000 - LINES_AT_ONCE)
+
+    assert limit.filter(a_record("health"))  # another event has lines of its own
+    now_s = 1 / LINES_PER_S
+    late = a_record("connection refused")
+    assert limit.filter(late)
+    assert as_json(late)["left_out"] == 5_000 - LINES_AT_ONCE
+    assert not limit.filter(a_record("connection refused"))
+
+
+def test_an_event_that_was_quiet_has_all_its_lines_again_and_none_more() -> None:
+    now_s = 0.0
+    limit = EventLimit(lambda: now_s)
+    for _ in range(LINES_AT_ONCE):
+        assert limit.filter(a_record("connection refused"))
+    now_s = 1e6
+
+    assert sum(limit.filter(a_record("connection refused")) for _ in range(5_000)) == LINES_AT_ONCE
+
+
+def test_lines_of_level_debug_have_no_limit_and_events_are_counted_within_bounds() -> None:
+    limit = EventLimit(lambda: 0.0)
+    record = a_record("frame")
+    record.levelno = logging.DEBUG
+    assert all(limit.filter(record) for _ in range(LINES_AT_ONCE + 1))
+
+    for number in range(10_000):
+        assert limit.filter(a_record(f"library text {number}"))
+    assert len(limit._lines) <= EVENTS_MAX
+
+
+def test_a_log_that_strangers_fill_stays_small() -> None:
+    out = io.StringIO()
+    configure_logs("info", "json", out)
+    log = logging.getLogger("stagepost.test")
+    for number in range(5_000):
+        log.info("connection ended", extra={"peer": f"198.51.100.1:{number}"})
+
+    assert LINES_AT_ONCE <= len(out.getvalue().splitlines()) <= 2 * LINES_AT_ONCE
