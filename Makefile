@@ -12,7 +12,7 @@ WORKERS ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check lint soak model bench bench-full bench-large docs fuzz requirements release-check clean FORCE
+.PHONY: help demo quick test check lint soak model bench bench-full bench-large docs site fuzz requirements release-check clean FORCE
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{printf "make %-14s%s\n", $$1, $$2}'
@@ -60,9 +60,14 @@ docs: $(VENV)/base.stamp ## rewrite docs/protocols, docs/metrics.md, docs/tables
 	$(BIN)/python tools/protocol_docs.py docs/protocols
 	$(BIN)/python tools/metrics_docs.py docs/metrics.md
 	$(BIN)/python tools/tables_docs.py docs/tables.md
+	$(BIN)/python tools/cli_docs.py docs/cli
 	$(BIN)/python tools/promises_docs.py docs/promises.md
 	$(BIN)/python tools/trace_picture.py docs/images/trace.svg
 	$(BIN)/python tools/scale_plan.py --update docs/scale.md
+
+site: $(VENV)/test.stamp ## build the documentation with search, commands and Python API into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'look at it with: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site'
 
 fuzz: $(VENV)/test.stamp ## a minute of mutated input into every decoder, and a minute guided by coverage; KEEP=1 adds to the corpus
 	$(BIN)/python tests/soak/run.py --only fuzz --only guided --seconds 60
