@@ -23,7 +23,7 @@ from zlib import crc32
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-EMPTY = bytes(32)
+EMPTY, BYTES_MAX = bytes(32), 16 * 1024 * 1024
 MASTERCHAIN, WHOLE, FINALISE = -1, 1 << 63, 3
 KINDS = {"executed": "executed", "executedAs": "executed_as", "never": "never", "neverThere": "never"}
 
@@ -247,10 +247,10 @@ def read_genesis(content: bytes) -> tuple[Trusted, int]:
 def read_checkpoint(content: bytes) -> Trusted:
     found = json.loads(content)
     need(found["stagepost_checkpoint"] == 1, "the checkpoint is of another version")
-    network, root_hash, rules = map(
-        bytes.fromhex, (found["network"], found["root_hash"], found["configuration"])
-    )
-    return Trusted(network, int(found["seqno"]), root_hash, int(found["time_ms"]), read_rules(rules))
+    hashes = bytes.fromhex(found["network"]), bytes.fromhex(found["root_hash"])
+    seqno, time_ms = found["seqno"], found["time_ms"]
+    need({type(seqno), type(time_ms)} == {int} and 0 <= seqno < 1 << 32, "a checkpoint's numbers are invalid")
+    return Trusted(hashes[0], seqno, hashes[1], time_ms, read_rules(bytes.fromhex(found["configuration"])))
 
 
 class Seal(NamedTuple):
@@ -434,13 +434,14 @@ def check_end(cursor: Cursor, shard: Shard, master: Master, ahead_max: int) -> d
 
 def verify(content: bytes, genesis: Trusted, checkpoint: Trusted | None = None) -> dict[str, object]:
     """Return what the proof file shows; raise `Refused` if it shows nothing."""
+    need(len(content) <= BYTES_MAX, f"the file has more than {BYTES_MAX} bytes")
     try:
         said = json.loads(content)
         kind, identifier, data = str(said["kind"]), str(said["id"]), bytes.fromhex(said["proof"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Refused("the file is not a proof") from None
     spelled = f'{{"stagepost_proof":1,"kind":"{kind}","id":"{identifier}","proof":"{data.hex()}"}}'
-    need(content == spelled.encode(), "the file is spelled otherwise than a proof")
+    need(content == spelled.encode(errors="replace"), "the file is spelled otherwise than a proof")
     known = checkpoint or genesis
     need(known.network == genesis.network, "the checkpoint is of another network")
     cursor = Cursor(data)
@@ -478,8 +479,8 @@ def main() -> int:
     try:
         genesis, trust_period = read_genesis(given.genesis.read_bytes())
         checkpoint = None if given.checkpoint is None else read_checkpoint(given.checkpoint.read_bytes())
-        content = given.proof.read_bytes()
-    except (OSError, Refused, ValueError, KeyError, TypeError) as error:
+        content = given.proof.open("rb").read(BYTES_MAX + 1)
+    except (OSError, Refused, ValueError, KeyError, TypeError, RecursionError) as error:
         print(f"a file cannot be used: {error}", file=sys.stderr)
         return 2
     try:

@@ -46,8 +46,8 @@ class SessionFacts(msgspec.Struct, frozen=True, cache_hash=True):
         writer.write_int(self.workchain)
         writer.write_unsigned_long(self.shard)
         writer.write_int(self.vertical_seqno)
-        writer.write_int(self.last_key_block_seqno)
-        writer.write_int(self.catchain_seqno)
+        writer.write_unsigned_int(self.last_key_block_seqno)
+        writer.write_unsigned_int(self.catchain_seqno)
         writer.write_int256(self.config_hash)
         writer.write_vector_count(len(self.members))
         for member in self.members:

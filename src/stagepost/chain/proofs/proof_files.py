@@ -16,6 +16,9 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 CHECKPOINT_BYTES_MAX = 2 * 1024 * 1024
 """Bytes of a checkpoint file, at most: a configuration with its validators, as hexadecimal digits."""
 
+SEQNO_MAX = (1 << 32) - 1
+"""Number of a block, at most."""
+
 
 def write_file(proof: MessageProof, message_id: bytes) -> bytes:
     """Return the content of a proof file: one JSON object without blanks."""
@@ -86,8 +89,14 @@ def read_checkpoint(content: bytes) -> Checkpoint:
             bytes.fromhex(found["configuration"]),
         )
         Configuration.decode(checkpoint.configuration)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise DecodeError("the file is not a valid checkpoint: it is not the JSON object of one") from error
     if content != write_checkpoint(checkpoint):
         raise DecodeError("the file is not a valid checkpoint: its JSON is spelled otherwise")
+    if not 0 <= checkpoint.seqno <= SEQNO_MAX:
+        raise DecodeError(
+            f"the file is not a valid checkpoint: it has block number {checkpoint.seqno}; 0 to {SEQNO_MAX} are accepted",
+            limit=SEQNO_MAX,
+            found=checkpoint.seqno,
+        )
     return checkpoint

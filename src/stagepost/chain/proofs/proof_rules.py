@@ -192,6 +192,7 @@ class ProofVerifier:
         Neither the block nor its key blocks are remembered: `check` does that.
         """
         trusted = self._begin(begins_at)
+        self._compare_with_checkpoint(trusted)
         seqnos = [trusted.seqno]
         last: MasterBlock | None = None
         configuration = Configuration.decode(trusted.configuration)
@@ -558,6 +559,8 @@ def _uid_key(place: MessagePlace) -> bytes:
 def _shared_digest(proof: MessageProof) -> bytes:
     writer = Writer()
     writer.write_unsigned_int(proof.begins_at)
+    # Without the count, a master block's bytes would also be those of a key block.
+    writer.write_vector_count(len(proof.way))
     for block in proof.way:
         block.write(writer)
     if proof.master is not None:

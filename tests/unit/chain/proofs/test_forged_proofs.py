@@ -32,6 +32,7 @@ from stagepost.chain.proofs.proof_making import ShardEvidence, end_in, evidence_
 from stagepost.chain.proofs.proof_rules import CheckedEnd, ProofRefused, ProofVerifier, Refusal
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_state import ShardState
+from stagepost.ground.wire.tl import Writer
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD
 from tests.unit.chain.proofs.test_message_proofs import a_chain_with_a_key_block, three_ends
@@ -90,18 +91,60 @@ def test_a_proof_with_any_byte_changed_is_refused(kind: EndKind) -> None:
     genesis, _ = second.read_genesis(chain.genesis.encode())
     verifier = ProofVerifier(chain.genesis)
     verifier.check_file(content)
-    begin = content.index(b'"proof":"') + 9
-    # Each letter of the frame and of the id, and each byte of the proof as its first digit.
-    places = [*range(begin), *range(begin, len(content) - 2, 2), len(content) - 2, len(content) - 1]
+    begin, end = content.index(b'"proof":"') + 9, len(content) - 2
+    # Each letter of the frame and of the id, and each byte of the proof: another first digit, and all bits turned round.
+    spoiled = [
+        content[:place] + (b"1" if content[place] == ord("0") else b"0") + content[place + 1 :]
+        for place in (*range(begin), *range(begin, end, 2), end, end + 1)
+    ]
+    for place in range(begin, end, 2):
+        turned = 0xFF ^ int(content[place : place + 2], 16)
+        spoiled.append(content[:place] + b"%02x" % turned + content[place + 2 :])
 
-    for place in places:
-        letter = content[place : place + 1]
-        changed = b"1" if letter == b"0" else b"0"
-        spoiled = content[:place] + changed + content[place + 1 :]
+    for one in spoiled:
         with pytest.raises(ProofRefused):
-            verifier.check_file(spoiled)
+            verifier.check_file(one)
         with pytest.raises(second.Refused):
-            second.verify(spoiled, genesis)
+            second.verify(one, genesis)
+
+
+@pytest.mark.parametrize("number", [1 << 31, (1 << 32) - 1])
+def test_the_greatest_numbers_of_sessions_and_key_blocks_are_refused_by_name(number: int) -> None:
+    chain, message, newest = a_chain_with_a_key_block()
+    proof = chain.proof(message)
+    assert proof.master is not None
+    seal = msgspec.structs.replace(proof.master.seal, catchain_seqno=number)
+    other_session = msgspec.structs.replace(proof.master, seal=seal)
+    behind = msgspec.structs.replace(newest, seqno=number)
+    from_there = msgspec.structs.replace(proof, begins_at=number, way=())
+
+    assert_refused(chain, msgspec.structs.replace(proof, master=other_session), message, Refusal.SIGNATURE)
+    assert_refused(chain, from_there, message, Refusal.ORDER, behind)
+
+
+def test_a_checkpoint_of_number_0_is_the_genesis() -> None:
+    chain, message, newest = a_chain_with_a_key_block()
+
+    substituted = msgspec.structs.replace(newest, seqno=0)
+    assert_refused(chain, chain.proof(message), message, Refusal.SECOND_KEY_BLOCK, substituted)
+
+
+def test_a_master_block_in_the_form_of_a_key_block_is_refused_behind_the_true_one() -> None:
+    """Number 71,934 is a length of 280 bytes in TL, which is what follows it in the part of a master block."""
+    chain, messages = three_ends()
+    message = messages[EndKind.EXECUTED]
+    true = old_history(chain, message, seqno=254 | 280 << 8)
+    assert true.master is not None
+    writer = Writer()
+    true.master.write_root(writer)
+    writer.write_int256(true.master.file_hash)
+    same = KeyBlockProof(writer.written()[4:], true.master.seal)
+    turned = msgspec.structs.replace(true, way=(same,), master=None)
+    verifier = ProofVerifier(chain.genesis)
+
+    verifier.check(true)
+    with pytest.raises(ProofRefused):
+        verifier.check(turned)
 
 
 def test_a_proof_that_is_cut_short_or_has_more_is_refused() -> None:

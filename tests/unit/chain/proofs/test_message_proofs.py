@@ -16,6 +16,7 @@ from stagepost.chain.hash_tree import EMPTY_HASH, leaf_hash, root_above, tree_of
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.message_values import NEVER, ReadMessage
 from stagepost.chain.proofs.proof_files import (
+    FILE_BYTES_MAX,
     Checkpoint,
     read_checkpoint,
     read_file,
@@ -397,6 +398,13 @@ def test_parts_of_the_topic_are_read_as_they_were_written_and_give_the_whole_pro
         lambda text: text.replace(b'"id":"', b'"id":"00'),
         lambda text: text[:-1] + b',"more":1}',
         lambda text: text[:-3] + b'"}',
+        lambda text: text.replace(b'"kind":"executed"', b'"kind":"\\ud800"'),
+        lambda text: text.replace(b'"id":"', b'"id":"\xed\xa0\x80'),
+        lambda text: text.decode().encode("utf-16"),
+        lambda text: b"\xef\xbb\xbf" + text,
+        lambda text: text + b" " * FILE_BYTES_MAX,
+        lambda text: b'{"a":' * 100_000,
+        lambda text: b'{"kind":' + b"9" * 5_000 + b"}",
         lambda text: b"[" * 100_000,
         lambda text: b"",
         lambda text: b"{}",
@@ -410,6 +418,35 @@ def test_every_other_spelling_of_the_file_is_refused(spoil: object) -> None:
 
     assert first in (Refusal.FORM, Refusal.OTHER_FILE)
     assert isinstance(other, str)
+
+
+@pytest.mark.parametrize("seqno", ["-1", "4294967296", "1e999", '"7"', "7.5", "null"])
+def test_a_checkpoint_without_a_number_of_a_block_is_refused(seqno: str) -> None:
+    _, _, newest = a_chain_with_a_key_block()
+    content = write_checkpoint(newest)
+    spoiled = content.replace(b'"seqno":%d' % newest.seqno, b'"seqno":' + seqno.encode())
+    assert spoiled != content
+
+    with pytest.raises(DecodeError, match="not a valid checkpoint"):
+        read_checkpoint(spoiled)
+    with pytest.raises(second.Refused, match="numbers"):
+        second.read_checkpoint(spoiled)
+
+
+@pytest.mark.parametrize("option", ["genesis", "checkpoint"])
+def test_a_trusted_file_that_is_nested_too_deeply_is_unusable_and_proves_nothing(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain, message, newest = a_chain_with_a_key_block()
+    files = {"proof": chain.file(message), "genesis": chain.genesis.encode()}
+    files |= {"checkpoint": write_checkpoint(newest), option: b'{"a":' * 100_000}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    options = [f"--{name}={tmp_path / name}" for name in ("genesis", "checkpoint")]
+    monkeypatch.setattr("sys.argv", ["verify_proof.py", str(tmp_path / "proof"), *options])
+
+    assert second.main() == 2
+    assert "a file cannot be used" in capsys.readouterr().err
 
 
 def test_the_ways_of_a_proof_have_a_limit() -> None:
