@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from stagepost.cli.prove import prove
 from stagepost.cli.submit.external import SubmitRequest, submit_and_follow
+from stagepost.cli.trace.command import trace
 from stagepost.cli.verify import verify
 from stagepost.full_node.local_client import ExternalMessages
 from stagepost.full_node.metrics import FullNodeMetrics
@@ -47,6 +48,7 @@ class Claimed:
             metrics.heard(receipt, desk.node.now_ms)
             self.waited: MessageVerdict = await messages.wait_for(self.message_id, Awaited.FINAL, WITHIN_S)
             self.metrics = metrics.render(desk.node.now_ms).decode()
+            self.proof = await messages.proof(self.message_id, WITHIN_S)
             request = SubmitRequest(data, primes(), Awaited.FINAL, WITHIN_S, as_json=True)
             self.exit_code = await submit_and_follow(request)
             await messages.close()
@@ -64,6 +66,7 @@ def test_a_made_up_finalized_is_a_claim_and_a_proof_nowhere(tmp_path: Path) -> N
     assert (claimed.waited.verdict, claimed.waited.is_reached) == ("finalized", False), "the claim is shown"
     assert not claimed.waited.has_ended
     assert claimed.waited.proof is None
+    assert claimed.proof is None
     assert claimed.exit_code == 4
 
     assert "stagepost_remp_unproved_messages 1.0" in claimed.metrics
@@ -72,6 +75,9 @@ def test_a_made_up_finalized_is_a_claim_and_a_proof_nowhere(tmp_path: Path) -> N
     assert proved_end(tmp_path, claimed.message_id) is None
     asked = run.invoke(prove, [identifier, "--data", str(tmp_path)], standalone_mode=False)
     assert asked.return_value == 4
+    traced = run.invoke(trace, [identifier, "--data", str(tmp_path)], standalone_mode=False)
+    assert "Finalized" in traced.output
+    assert "end not known yet" in traced.output
 
     dump = tmp_path / "dump.jsonl"
     values = [
@@ -91,8 +97,10 @@ def test_a_made_up_finalized_is_a_claim_and_a_proof_nowhere(tmp_path: Path) -> N
     with served(WebSettings(tmp_path, port=0)) as server, httpx.Client(base_url=server.base) as client:
         page = client.get(f"/trace/{identifier}").text
         row = client.get(f"/api/v1/messages/{identifier}").json()
+        listed = client.get("/api/v1/messages").json()["rows"]
     assert "<strong>not known yet</strong>" in page
     assert 'class="seal proved"' not in page
     assert '<section class="verdict good">' in page, "the colour of a claim"
     assert (row["verdict"], row["proof"], row["end"]) == ("finalized", "none", "not known yet")
+    assert [(one["verdict"], one["proof"]) for one in listed] == [("finalized", "none")]
     assert json.loads(values[0])["kind"] == "Finalized"
