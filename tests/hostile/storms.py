@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,6 +55,7 @@ def a_node(
     flags: Sequence[str] = ("--unsafe-loopback-unlimited",),
     *,
     many: bool = True,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Victim]:
     """A fresh node that lets everybody in, unless `settings` say otherwise; with `many` False its own limits hold."""
     with tempfile.TemporaryDirectory() as name:
@@ -64,7 +65,8 @@ def a_node(
         )
         (folder / "stagepost.toml").write_text(f"[node]\n{limits}{settings}")
         with_file = (*flags, "--config", str(folder / "stagepost.toml"))
-        victim = Victim(folder / "node", write_stakes(folder / "pools.json", cast.stakes), flags=with_file)
+        stakes = write_stakes(folder / "pools.json", cast.stakes)
+        victim = Victim(folder / "node", stakes, flags=with_file, environment=environment or {})
         with ending([victim]):
             victim.start()
             yield victim

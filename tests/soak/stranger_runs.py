@@ -1,4 +1,4 @@
-"""Strangers at every listener at full count: connections that prove nothing, or exchange nothing, with honest ones beside them; and one submitter that floods."""
+"""Strangers at every listener at full count: connections that prove nothing, or exchange nothing, or withhold what they announce, with honest ones beside them; and one submitter that floods."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from tests.hostile.strangers import (
     silent_readers,
 )
 from tests.hostile.submitters import BACKLOG_S_MAX, costly_messages, silent_links
+from tests.hostile.withholders import DELAY_S_MAX, MISDEEDS, withholding
 from tests.soak.runs import Run
 
 STRANGERS = 512
 """32 addresses with 16 connections each."""
 COSTLY = 1_500
+WITHHOLDERS = 320
 SIEGES: tuple[tuple[str, Callable[[int], tuple[Figure, list[str]]]], ...] = (
     ("connections to a DMQ node that send nothing", silent_peers),
     ("peers of a DMQ node that keep alive and exchange nothing", idle_peers),
@@ -36,6 +38,12 @@ def strangers(run: Run) -> Iterator[Result]:
         run.say(f"{STRANGERS} {name}")
         figure, faults = siege(STRANGERS)
         yield result_of(figure, f"tests/hostile/strangers.py: {name}", faults)
+    for misdeed in MISDEEDS:
+        run.say(f"{WITHHOLDERS} peers that announce a message and {misdeed}")
+        figure, faults = withholding(WITHHOLDERS, misdeed)
+        if float(str(figure["longest_s"])) > DELAY_S_MAX:
+            faults.append(f"a message took {figure['longest_s']} s, at most {DELAY_S_MAX} are allowed")
+        yield result_of(figure, f"tests/hostile/withholders.py: {misdeed}", faults)
     run.say(f"{STRANGERS} unfinished heads, and {COSTLY} costly messages of one submitter, at a full node")
     with tempfile.TemporaryDirectory() as name, devnet_process(Path(name) / "data") as devnet:
         figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, STRANGERS)

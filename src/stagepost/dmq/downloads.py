@@ -1,8 +1,9 @@
 """Downloads: one table over all peers, so that a message comes once however many peers announce it.
 
 Each announced id is leased to one peer at a time. A peer that holds the lease and does not begin loses it
-after 250 ms. If the first download has not ended after 600 ms, a second one may run beside it, and from then on
-the number that may run doubles every 200 ms: 320 peers that announce and never serve delay a message by 2.2 s.
+after 250 ms. If the message has not come 600 ms after the first download began, a second one may run, and from then on
+the number that may run doubles every 200 ms: 320 peers that announce and never serve delay a message by 2.2 s. A copy
+that is refused does not begin this anew, since 320 peers can bring a forged copy each.
 Peers with credit come first. Peers of a host that has withheld a message that others had come last, for ten
 minutes.
 
@@ -73,7 +74,7 @@ class FirstAnnouncements:
 
 LEASE_S = 0.25
 STUCK_S = 0.6
-"""Seconds for which the first download of an id runs alone."""
+"""Seconds for which one download of an id runs at a time, from the first one on."""
 DOUBLE_S = 0.2
 """Seconds in which the number of downloads that may run beside one another doubles, after `STUCK_S`."""
 YIELD_S = 0.1
@@ -146,7 +147,7 @@ class _Download:
         self.untried = [0, 0, 0]  # announcers by standing
         self.leaseholder: DownloadPeer | None = None
         self.lease_until = 0.0
-        self.began: float | None = None  # of the first download since a copy arrived
+        self.began: float | None = None  # of the first download
         self.attempts: dict[DownloadPeer, float] = {}  # when each of them began
         self.omitted_by: dict[str, None] = {}  # hosts that were asked, and did not have it
         self.judged_for: dict[DownloadPeer, None] = {}  # they have brought the message, it is not judged yet
@@ -227,7 +228,6 @@ class Downloads:
         """Record that the message has come; no other peer need try until it is judged."""
         download = self._table[message_id]
         download.attempts.pop(claimant, None)
-        download.began = None
         download.judged_for[claimant] = None
 
     def omitted(self, claimant: DownloadPeer, message_id: MessageId) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stagepost.dmq import downloads as downloads_module
 from stagepost.dmq import pulling as pulling_module
-from stagepost.dmq.downloads import Downloads
+from stagepost.dmq.downloads import STUCK_S, Downloads
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Outcome, Rejected, rejected
 from stagepost.dmq.peer_standing import Consequence, PeerScore, RelayRecord, Ruling
@@ -367,6 +367,26 @@ def withhold(says: str, count: int, first_within_s: float, next_within_s: float)
         await asyncio.sleep(1)  # every liar that still answers has announced it
         held.hold([second])
         await world.wait_until_held({second.message_id}, within_s=next_within_s)
+        await world.close()
+
+    run_in_virtual_time(main())
+
+
+def test_peers_that_bring_forged_copies_one_after_the_other_delay_a_message_by_3_s_at_most() -> None:
+    """Each is asked, takes just less than the time for which a download runs alone, and brings a copy with a bad signature:
+    the next ones run beside one another all the same."""
+    (message,) = messages(1)
+
+    async def main() -> None:
+        world = World(message_gap_s=0)
+        for number in range(WITHHOLDERS):
+            liar = HostileSupplier(announcing([message]), serving([forged(message)]))
+            world.connect(f"liar {number}", liar.run, delay_s=lambda: STUCK_S / 2 - 0.01)
+        await asyncio.sleep(STUCK_S)
+        held = Node()
+        world.connect_honest("honest", held, delay_s=lambda: 0.06)
+        held.hold([message])
+        await world.wait_until_held({message.message_id}, within_s=3)
         await world.close()
 
     run_in_virtual_time(main())
