@@ -4,6 +4,7 @@ FROM python:3.12-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements ./requirements
+COPY tools/project_metadata.py ./tools/
 COPY src ./src
 RUN python -m venv /opt/stagepost \
  && /opt/stagepost/bin/pip install --no-cache-dir --require-hashes -r requirements/build.txt \

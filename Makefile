@@ -83,11 +83,12 @@ requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 m
 	$(COMPILE) requirements/build.in --constraint requirements/test.txt --output-file requirements/build.txt
 	$(COMPILE) requirements/compile.in --output-file requirements/compile.txt
 	$(COMPILE) requirements/fuzz.in --output-file requirements/fuzz.txt
-	$(COMPILE) requirements/release.in --constraint requirements/test.txt --output-file requirements/release.txt
+	$(COMPILE) requirements/release.in --constraint requirements/test.txt --constraint requirements/build.txt \
+		--constraint requirements/compile.txt --output-file requirements/release.txt
 	$(COMPILE) pyproject.toml --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt
 
-release-check: $(VENV)/release.stamp ## list all components (CycloneDX, in results/) and audit them; OFFLINE=1 leaves the audit out
-	$(BIN)/python tools/release_check.py $(if $(filter 1,$(OFFLINE)),--offline)
+release-check: $(VENV)/release.stamp ## build wheel and sdist, try them on every Python, list and audit all components; OFFLINE=1 leaves the audit out, PYTHONS=… adds Pythons
+	$(BIN)/python -m tools.release_check $(if $(filter 1,$(OFFLINE)),--offline) $(PYTHONS:%=--python %)
 
 clean: ## remove the virtual environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results
