@@ -26,7 +26,7 @@ from tools import wheel_trial
 ROOT = Path(__file__).parents[1]
 SETS = ("base", "demo", "test")
 """Compiled requirements: the package alone, with Spark and the dashboard, and with every extra and the tools of the tests."""
-SHIPPED_EXTRAS = ("spark", "lake", "web", "kafka", "ton", "otel")
+SHIPPED_EXTRAS = ("spark", "web", "kafka", "ton", "otel")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 ROW = re.compile(r"^\| `([a-z0-9][a-z0-9._-]*)` \|", re.MULTILINE)
 WITHIN_S = 600

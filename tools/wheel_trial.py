@@ -38,14 +38,13 @@ print(walk([], stagepost, None))
 """
 EXTRA_MODULES = {
     "spark": "pyspark.sql",
-    "lake": "delta",
     "web": "fastapi",
     "kafka": "confluent_kafka",
     "ton": "pytoniq_core",
     "otel": "opentelemetry.sdk.trace",
 }
 """A module of each shipped extra: it is there after the extra was installed."""
-_IN_REPOSITORY_ONLY = (".ci/", ".gitignore", ".dockerignore")
+_IN_REPOSITORY_ONLY = (".ci/",)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Registration of the Delta tables in Spark's catalog, so that people name them in SQL. Needs a Spark with Delta to run it.
 
-spark = configure_spark_with_delta_pip(lake_settings(SparkSession.builder)).getOrCreate()
+spark = SparkSession.builder.config("spark.jars", …).config(map=SETTINGS).getOrCreate()  # `stagepost pipeline jars` prints them
 register_tables(spark, TableStore.at("tables"))
 spark.sql("SELECT verdict, count(*) FROM stagepost.messages GROUP BY verdict")
 """
