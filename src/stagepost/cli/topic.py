@@ -41,7 +41,7 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def serve(data: Path, address: str, as_json: bool) -> None:
-    """Serve topics to `stagepost pipeline --address` and other readers, until SIGTERM or Ctrl-C.
+    """Serve topics to `stagepost pipeline run --address` and other readers, until SIGTERM or Ctrl-C.
 
     Readers get durable records only, range by range, and the same range always gives the same records. With STAGEPOST_TOKEN
     set, readers must have the same token.
