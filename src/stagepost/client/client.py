@@ -245,6 +245,7 @@ class AsyncClient:
         executed.
         """
         self._require_open()
+        data = _checked_call(data, tier, key)
         limit_s = self._limits.submit_timeout_s if timeout_s is None else timeout_s
         if tier is None and self._external is not None:
             if expires:
@@ -468,6 +469,24 @@ def _progress(text: str, found: Trace | None, stage: DeliveryStageName) -> Deliv
     way = found.way
     is_reached = stage in way.reached
     return DeliveryProgress(found.message_id.hex(), stage, way.words, way.why, is_reached, way.has_ended)
+
+
+def _checked_call(data: object, tier: object, key: object) -> bytes:
+    """Return the content of a call of `send`; `ErrConfig` for a mistake of the caller, before anything has happened."""
+    from stagepost.delivery.config import checked_payload
+    from stagepost.delivery.errors import ErrConfig
+
+    if tier is not None and tier not in tuple(Tier):
+        raise ErrConfig(
+            f"tier is {tier!r}, expected {', '.join(repr(one.value) for one in Tier)} or None", found=tier
+        )
+    if key is not None and tier not in (Tier.QUEUED, Tier.ACKED):
+        raise ErrConfig(
+            f"a key is given ({key!r:.80}), and only tiers that store a message know it again",
+            advice="give tier='queued' or tier='acked', or no key",
+            found=repr(key)[:80],
+        )
+    return checked_payload(data)
 
 
 def _with_pool_ids(config: ReliablePublisherConfig) -> ReliablePublisherConfig:

@@ -68,8 +68,7 @@ class ReliablePublisherConfig:
         if isinstance(peers, Iterable) and not isinstance(peers, str | bytes):
             # A peer that is listed twice could otherwise never complete the set.
             object.__setattr__(self, "critical_peers", tuple(dict.fromkeys(peers)))
-        if self.queue_path is not None:
-            object.__setattr__(self, "queue_path", str(self.queue_path))
+        object.__setattr__(self, "queue_path", _as_text(self.queue_path))
         _refuse(self._faults())
         _refuse(self._budget_faults())
 
@@ -84,6 +83,7 @@ class ReliablePublisherConfig:
         yield from _one_of("persistence", self.persistence, PERSISTENCES)
         if self.persistence == "disk" and not self.queue_path:
             yield 'queue_path is missing: persistence "disk" needs a folder'
+        yield from _path("queue_path", self.queue_path)
         yield from _one_of("fsync", self.fsync, FSYNCS)
         yield from _seconds("retry_delay", self.retry_delay, above_zero=True)
         yield from _seconds("retry_delay_max", self.retry_delay_max, above_zero=True)
@@ -158,8 +158,7 @@ class ReceiverConfig:
     """Folder for the memory of processed messages; None keeps the memory for as long as the process lives."""
 
     def __post_init__(self) -> None:
-        if self.inbox_path is not None:
-            object.__setattr__(self, "inbox_path", str(self.inbox_path))
+        object.__setattr__(self, "inbox_path", _as_text(self.inbox_path))
         _refuse(self._faults())
 
     def _faults(self) -> Iterator[str]:
@@ -168,6 +167,7 @@ class ReceiverConfig:
         yield from _seconds("ack_delay", self.ack_delay)
         yield from _count("handlers_per_sender", self.handlers_per_sender, 1)
         yield from _count("waiting_max", self.waiting_max, 1)
+        yield from _path("inbox_path", self.inbox_path)
 
 
 def _refuse(faults: Iterable[str]) -> None:
@@ -191,6 +191,17 @@ def _seconds(name: str, value: object, *, above_zero: bool = False) -> Iterator[
         yield f"{name} is {value!r}, expected {'more than 0' if above_zero else 'at least 0'} seconds"
 
 
+def _as_text(path: object) -> object:
+    """Return a path object as the text that it stands for, and anything else as it is."""
+    as_text = getattr(path, "__fspath__", None)
+    return path if as_text is None else as_text()
+
+
+def _path(name: str, value: object) -> Iterator[str]:
+    if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+        yield f"{name} is {value!r}, expected the path of a folder"
+
+
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> Iterator[str]:
     if value not in choices:
         yield f"{name} is {value!r}, expected {' or '.join(choices)}"
@@ -203,7 +214,36 @@ def _peers(peers: object) -> Iterator[str]:
         yield f"critical_peers names {len(peers)} nodes, at most {ACKERS_MAX} can be asked to acknowledge"
 
 
-def check_message(transport: Transport, topic: str, payload: bytes, ackers: tuple[str, ...]) -> None:
+def checked_payload(data: object) -> bytes:
+    """Return a copy of what a caller gives as the content of a message; `ErrConfig` for anything but bytes."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    encode = "; text is encoded with .encode()" if isinstance(data, str) else ""
+    raise ErrConfig(
+        f"the content of a message is {type(data).__name__}, expected bytes",
+        advice=f"give bytes, a bytearray or a memoryview{encode}",
+        found=type(data).__name__,
+    )
+
+
+def checked_key(key: object) -> str | bytes | None:
+    """Return a caller's key; `ErrConfig` for one that no second call could repeat on purpose."""
+    if key is None or (isinstance(key, str | bytes) and key and _is_encodable(key)):
+        return key
+    raise ErrConfig(
+        f"the key of a message is {key!r:.80}, expected text or bytes that are not empty",
+        advice="give a name of the message, such as order-17, or no key",
+        found=repr(key)[:80],
+    )
+
+
+def check_message(transport: Transport, topic: object, payload: bytes, ackers: tuple[str, ...]) -> None:
+    if not isinstance(topic, str):
+        raise ErrConfig(
+            f"the topic of a message is {type(topic).__name__}, expected text",
+            advice="give the name of a topic, such as orders",
+            found=type(topic).__name__,
+        )
     if topic.startswith(RESERVED_TOPIC_PREFIX):
         raise ErrReservedTopic(
             f"topics that begin with {RESERVED_TOPIC_PREFIX} are reserved, this one is {topic}",
@@ -227,6 +267,18 @@ def check_message(transport: Transport, topic: str, payload: bytes, ackers: tupl
         )
 
 
+def checked_timeout_s(timeout: float | None, config: ReliablePublisherConfig) -> float:
+    """Return how long a call may take; `ErrConfig` for a time that the receivers' memory does not cover."""
+    if timeout is None:
+        return config.budget_s
+    if not _is_number(timeout) or not 0 < timeout <= config.dedup_window:
+        raise ErrConfig(
+            f"timeout is {timeout!r}, expected more than 0 and at most dedup_window, {config.dedup_window:g} s",
+            found=timeout,
+        )
+    return timeout
+
+
 def checked_traceparent(text: str | None) -> str:
     """Return a caller's trace context as it is written; empty if there is none, `ErrConfig` for another text."""
     if text is None:
@@ -239,6 +291,10 @@ def checked_traceparent(text: str | None) -> str:
             found=text[:80],
         )
     return found.text
+
+
+def _is_encodable(text: str | bytes) -> bool:
+    return isinstance(text, bytes) or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _utf8_size(topic: str) -> int:

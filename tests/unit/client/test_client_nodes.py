@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from stagepost.client.client import find_places
 from stagepost.delivery import (
     DmqTransport,
     ErrAckDisabled,
+    ErrConfig,
     Message,
     Receiver,
     ReliablePublisherConfig,
@@ -162,6 +164,19 @@ def test_tiers_are_those_of_the_publisher(node: SmallNode, tmp_path: Path) -> No
         wait_until(lambda: len(node.messages) == 2)
     bodies = [read_data_envelope(message.body) for message in node.messages]
     assert sorted(body.payload for body in bodies if body is not None) == [b"one", b"two"]
+
+
+def test_a_mistake_of_the_caller_is_named_before_anything_is_sent(node: SmallNode, tmp_path: Path) -> None:
+    send: Any
+    with Client.connect(node.socket_path, MAGIC, keys=tmp_path / "alice") as client:
+        send = client.send
+        with pytest.raises(ErrConfig, match="content of a message is int, expected bytes"):
+            send(5)
+        with pytest.raises(ErrConfig, match="expected 'best-effort', 'queued', 'acked' or None"):
+            send(b"x", tier="at-least-once")
+        for tier in (None, "best-effort"):
+            with pytest.raises(ErrConfig, match="only tiers that store a message know it again"):
+                send(b"x", tier=tier, key="order-17")
 
 
 def test_an_external_message_by_way_of_dmq_keeps_its_own_id(node: SmallNode, tmp_path: Path) -> None:

@@ -463,6 +463,65 @@ def test_a_callback_that_raises_is_counted_and_changes_nothing_else() -> None:
     virtually(main)
 
 
+def test_a_callback_that_always_raises_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        network.join("bob")
+        async with a_publisher(network.join("alice")) as publisher:
+            for name in ("one", "two"):
+                publisher.on_delivery_status(lambda *_, name=name: {}[name])
+            for number in range(100):
+                await publisher.publish(TOPIC, b"%d" % number)
+            await settle()
+            assert publisher.stats()["callbacks_failed"] == 400
+
+    virtually(main)
+
+    told = [record for record in caplog.records if "a status callback failed" in record.message]
+    assert len(told) == 2
+    assert all(record.exc_info for record in told)
+
+
+@pytest.mark.parametrize("tier", ["publish", "publish_queued", "publish_with_ack"])
+def test_what_is_no_content_topic_or_key_is_refused_before_anything_is_sent(tier: str) -> None:
+    """`bytes(5)` is five zero bytes: a number must not become a message."""
+
+    async def main() -> None:
+        network = MemoryNetwork()
+        network.join("bob")
+        async with a_publisher(network.join("alice"), an_acked_config("bob")) as publisher:
+            call = getattr(publisher, tier)
+            for content in (5, None, "text", [1, 2], object()):
+                with pytest.raises(ErrConfig, match=r"content of a message is .*, expected bytes"):
+                    await call(TOPIC, content)
+            for topic in (5, None, b"t"):
+                with pytest.raises(ErrConfig, match=r"topic of a message is .*, expected text"):
+                    await call(topic, b"x")
+            if tier != "publish":
+                for key in (5, "", b"", "\ud800"):
+                    with pytest.raises(ErrConfig, match="the key of a message is"):
+                        await call(TOPIC, b"x", key=key)
+            assert publisher.stats()["published"] == 0
+
+    virtually(main)
+
+
+def test_content_may_be_changed_by_the_caller_afterwards() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        bob = Peer(network, "bob")
+        bob.answer = ack
+        async with a_publisher(network.join("alice"), an_acked_config("bob")) as publisher:
+            content = bytearray(b"before")
+            call = asyncio.ensure_future(publisher.publish_with_ack(TOPIC, content))
+            await asyncio.sleep(0)
+            content[:] = b"after!"
+            await call
+            assert [message.payload for message in bob.heard] == [b"before"]
+
+    virtually(main)
+
+
 def test_a_callback_sees_only_what_happens_while_it_is_registered() -> None:
     async def main() -> None:
         network = MemoryNetwork()

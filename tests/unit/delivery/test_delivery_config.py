@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,6 +10,16 @@ import pytest
 
 from stagepost.delivery import ErrConfig, ReceiverConfig, ReliablePublisherConfig
 from stagepost.delivery.backoff import delay_before, spread
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"), [(ReliablePublisherConfig, "queue_path"), (ReceiverConfig, "inbox_path")]
+)
+def test_a_folder_is_named_by_text_or_a_path(settings: Any, name: str) -> None:
+    assert getattr(settings(**{name: Path("a/b")}), name) == "a/b"
+    for wrong in (5, b"a", "", "a\0b"):
+        with pytest.raises(ErrConfig, match=f"{name} is .*, expected the path of a folder"):
+            settings(**{name: wrong})
 
 
 def test_defaults_are_those_of_the_requirement() -> None:

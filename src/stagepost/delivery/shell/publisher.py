@@ -17,7 +17,14 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stagepost.delivery import endings
-from stagepost.delivery.config import ReliablePublisherConfig, check_message, checked_traceparent
+from stagepost.delivery.config import (
+    ReliablePublisherConfig,
+    check_message,
+    checked_key,
+    checked_payload,
+    checked_timeout_s,
+    checked_traceparent,
+)
 from stagepost.delivery.effects import DeliveryEventSink
 from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import OutboxEntry
@@ -241,7 +248,7 @@ class ReliablePublisher:
         """
         self._require_running()
         trace = checked_traceparent(traceparent)
-        payload = bytes(data)
+        payload = checked_payload(data)
         check_message(self._transport, topic, payload, ())
         core, sender = self._core, self._sender
         now = sender.now()
@@ -284,7 +291,7 @@ class ReliablePublisher:
         """
         self._require_running()
         trace = checked_traceparent(traceparent)
-        payload = bytes(data)
+        payload = checked_payload(data)
         ackers, required = self._critical() if require_ack else ((), 0)
         await self._check(topic, payload, ackers)
         now = self._sender.now()
@@ -293,7 +300,7 @@ class ReliablePublisher:
             topic,
             payload,
             now,
-            key_hash=None if key is None else nonce_of_key(key),
+            key_hash=_key_hash(key),
             ackers=ackers,
             required=required,
             traceparent=trace,
@@ -320,15 +327,9 @@ class ReliablePublisher:
                 "acknowledgements are off", advice="set enable_ack=True in the configuration"
             )
         ackers, required = self._critical()
-        budget_s = config.budget_s if timeout is None else timeout
-        if not 0 < budget_s <= config.dedup_window:
-            raise ErrConfig(
-                f"timeout is {budget_s!r}, expected more than 0 and at most dedup_window, "
-                f"{config.dedup_window:g} s",
-                found=budget_s,
-            )
+        budget_s = checked_timeout_s(timeout, config)
         trace = checked_traceparent(traceparent)
-        payload = bytes(data)
+        payload = checked_payload(data)
         await self._check(topic, payload, ackers)
         now = self._sender.now()
         outcome = self._core.offer(
@@ -336,7 +337,7 @@ class ReliablePublisher:
             topic,
             payload,
             now,
-            key_hash=None if key is None else nonce_of_key(key),
+            key_hash=_key_hash(key),
             ackers=ackers,
             required=required,
             budget_s=budget_s,
@@ -485,6 +486,11 @@ class ReliablePublisher:
         if not await self._acceptance.take(entry, now):
             self._sender.perform(core.join(letter, entry))
         return entry.id_text
+
+
+def _key_hash(key: str | bytes | None) -> bytes | None:
+    checked = checked_key(key)
+    return None if checked is None else nonce_of_key(checked)
 
 
 def _id_bytes(message_id: str) -> bytes:

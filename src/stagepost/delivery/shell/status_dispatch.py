@@ -46,6 +46,8 @@ class StatusDispatch:
         self.lost = 0
         self._sink = events
         self._callbacks: dict[object, StatusCallback] = {}
+        self._reported: set[object] = set()
+        """Callbacks whose failure is in the log: one line each, however often they fail."""
         # Each event goes to the callbacks that were registered when it happened.
         self._audience: tuple[object, ...] = ()
         self._events: deque[tuple[tuple[object, ...], str, DeliveryStatus, Exception | None]] = deque()
@@ -69,6 +71,7 @@ class StatusDispatch:
 
         def end() -> None:
             self._callbacks.pop(token, None)
+            self._reported.discard(token)
             self._audience = tuple(self._callbacks)
 
         return Subscription(end)
@@ -138,7 +141,7 @@ class StatusDispatch:
                 audience, message_id, status, error = self._events.popleft()
                 for token in audience:
                     if (callback := self._callbacks.get(token)) is not None:
-                        await self._tell(callback, message_id, status, error)
+                        await self._tell(token, callback, message_id, status, error)
             if self._is_closing:
                 return
             self._wake = loop.create_future()
@@ -148,7 +151,12 @@ class StatusDispatch:
                 self._wake = None
 
     async def _tell(
-        self, callback: StatusCallback, message_id: str, status: DeliveryStatus, error: Exception | None
+        self,
+        token: object,
+        callback: StatusCallback,
+        message_id: str,
+        status: DeliveryStatus,
+        error: Exception | None,
     ) -> None:
         try:
             answer = callback(message_id, status, error)
@@ -156,6 +164,9 @@ class StatusDispatch:
                 await answer
         except Exception:
             self.failed += 1
-            log.exception(
-                "a status callback failed", extra={"message_id": message_id, "status": status.value}
-            )
+            if token not in self._reported:
+                self._reported.add(token)
+                log.exception(
+                    "a status callback failed; its further failures are only counted",
+                    extra={"message_id": message_id, "status": status.value},
+                )
