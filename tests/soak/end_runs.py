@@ -6,7 +6,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from rigs.results import Result, result
@@ -54,14 +54,22 @@ def ends_of_primes(run: Run) -> Iterator[Result]:
     yield result("B10", WHERE_PRIMES, figure, faults=faults, seed=run.seed)
 
 
+def play_story(name: str, seed: int) -> list[str]:
+    """Return the faults of one story in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
+        return play(name, seed, Path(folder))
+
+
 def ends(run: Run) -> Iterator[Result]:
-    """Each story so many times, each time with another seed."""
+    """Each story so many times, each time with another seed. Stories mostly wait, so several are played at once."""
     first, count = run.seed % SEEDS_APART, run.count(RUNS_BY_SCALE)
     faults: list[str] = []
-    for number in range(count):
-        for name in STORIES:
-            with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
-                faults += play(name, first + number, Path(folder))
-        run.say(f"{number + 1} of {count} rounds of stories done")
+    with ProcessPoolExecutor(run.processes) as pool:
+        stories = [
+            pool.submit(play_story, name, first + number) for number in range(count) for name in STORIES
+        ]
+        for number, task in enumerate(as_completed(stories), start=1):
+            faults += task.result()
+            run.say(f"{number} of {len(stories)} stories done")
     figure = f"{len(STORIES)} stories, {count} times each from seed {first}, {len(faults)} broken"
     yield result("B10", WHERE, figure, faults=faults, seed=run.seed)
