@@ -39,7 +39,7 @@ from stagepost.pipeline.tables.store import TableStore
 
 spark = start_session(settings={**SETTINGS, "spark.jars": "…"})  # printed by `stagepost pipeline jars`
 register_tables(spark, TableStore.at("tables"))
-spark.sql("SELECT verdict, count(*) FROM stagepost.messages GROUP BY verdict")
+spark.sql("SELECT verdict, count(*) FROM stagepost.messages GROUP BY verdict").show()
 ```
 
 `stagepost pipeline catalog --tables tables` prints the same registration as SQL. Where the package is installed, `spark.read.format("stagepost")` is found without a call of `register`."""

@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "delivery.md").read_text()
 
 
 def test_the_example_runs_and_says_what_the_page_says() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, timeout=60, check=True
     )
