@@ -20,6 +20,7 @@ from stagepost import __version__
 from stagepost.cli.exit_codes import DONE, INTERRUPTED, NOT_THAT_OUTCOME, UNREACHABLE, USAGE
 from stagepost.cli.options.completion import completion_asked
 from stagepost.cli.options.local_paths import take_local_paths_only
+from stagepost.cli.options.shared import name_numbers
 from stagepost.errors import (
     ConfigError,
     ConfigFaults,
@@ -148,6 +149,7 @@ class Subcommands(click.Group):
         command = getattr(importlib.import_module(SUBCOMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         take_local_paths_only(command)
+        name_numbers(command)
         return command
 
     def resolve_command(
@@ -264,7 +266,27 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of our output has gone, as `| head` does; that is no fault.
         sys.stderr.close()
         return DONE
+    except OSError as error:
+        if verbose:
+            import traceback
+
+            traceback.print_exc()
+        refusal = _refusal_of(error)
+        if as_json:
+            _show_json(refusal.text, refusal.advice, refusal.code, UNREACHABLE)
+        else:
+            show_error(refusal)
+        return UNREACHABLE
     return outcome if isinstance(outcome, int) else DONE
+
+
+def _refusal_of(error: OSError) -> StorageError:
+    """Return what the system refused as an error with the file's name, where a command did not say it better."""
+    reason = (error.strerror or str(error) or "unknown reason").lower()
+    where = f"{error.filename} cannot be used" if error.filename else "the system refused a call"
+    return StorageError(
+        f"{where}: {reason}", advice="check the path, its permissions and the space left on the disk"
+    )
 
 
 def _show_json(text: str, advice: str, code: str, exit_code: int) -> None:

@@ -166,9 +166,9 @@ def send_message(
     """
     import time
 
-    from stagepost.cli.options.shared import disable_core_dumps, read_bytes, read_content
+    from stagepost.cli.options.shared import disable_core_dumps, read_content
     from stagepost.cli.send.once import MessageSigner, NodeAddress, sign_and_submit, submit_once
-    from stagepost.dmq.message import BODY_BYTES_MAX, DmqMessage
+    from stagepost.dmq.message import BODY_BYTES_MAX
 
     if folder is not None or signing.kes_agent is not None:
         keys = keys_given(context, folder, signing, evolved_key)
@@ -181,7 +181,7 @@ def send_message(
     given = next((name for name in _SIGNING_ONLY if is_given(context, name)), None)
     if given is not None:
         raise click.UsageError(f"{_SIGNING_ONLY[given]} needs --keys: {source} is signed already", context)
-    signed = DmqMessage.decode(read_bytes(source), profile=profile)
+    signed = _decoded(source, profile)
     node = NodeAddress(*socket_and_magic(socket, network_magic, data), profile)
     left_s = max(0.0, signed.expires_at - time.time())
     context.exit(submit_once(signed, None, left_s, node, timeout_s, as_json))
@@ -198,10 +198,7 @@ def inspect(source: str, profile: str, as_json: bool) -> None:
     Example:
       stagepost message inspect note.cbor
     """
-    from stagepost.cli.options.shared import read_bytes
-    from stagepost.dmq.message import DmqMessage
-
-    decoded = DmqMessage.decode(read_bytes(source), profile=profile)
+    decoded = _decoded(source, profile)
     facts = _facts(decoded)
     if as_json:
         click.echo(json.dumps(facts))
@@ -243,12 +240,10 @@ def verify(
     """
     import time
 
-    from stagepost.cli.options.shared import read_bytes
     from stagepost.dmq import validation as proof
-    from stagepost.dmq.message import DmqMessage
     from stagepost.dmq.validation import check_expiry
 
-    decoded = DmqMessage.decode(read_bytes(source), profile=profile)
+    decoded = _decoded(source, profile)
     now = time.time() if at_unix_s is None else at_unix_s
     findings = [
         ("id", proof.check_id(decoded)),
@@ -272,6 +267,24 @@ def verify(
             click.echo(f"  {name:<14}{'ok' if fault is None else fault.text}")
     if not is_valid:
         context.exit(NOT_THAT_OUTCOME)
+
+
+def _decoded(source: str, profile: str) -> DmqMessage:
+    """Return the message that FILE holds, raw or as hex; the error names the file."""
+    from stagepost.cli.options.shared import read_bytes
+    from stagepost.dmq.message import DmqMessage
+    from stagepost.errors import DecodeError
+
+    try:
+        return DmqMessage.decode(read_bytes(source), profile=profile)
+    except DecodeError as error:
+        error.text = (
+            f"{'standard input' if source == '-' else source} is not a signed DMQ message: {error.text}"
+        )
+        error.advice = error.advice or (
+            "give a file that `stagepost message make` wrote; `stagepost message send --keys` signs other content"
+        )
+        raise
 
 
 def _facts(decoded: DmqMessage) -> dict[str, str | int]:

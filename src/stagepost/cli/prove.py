@@ -48,14 +48,18 @@ def prove(
     from stagepost.full_node.local_client import id_bytes
     from stagepost.ground.files.running_nodes import DATA_DIR
     from stagepost.ground.files.small_files import replace_file
+    from stagepost.trace.indexed_records import ID_DIGITS
     from stagepost.trace.kept_proofs import kept_proof_file
-    from stagepost.trace.reading import external_id
+    from stagepost.trace.reading import external_id, not_found
 
     if data is not None and address is not None:
         raise click.UsageError("give either --data or --address", context)
     if address is None:
         folder = data or Path(DATA_DIR)
-        identifier = id_bytes(external_id(folder, message_id) or message_id.lower())
+        named = external_id(folder, message_id)
+        if named is None and len(message_id) != ID_DIGITS:
+            raise not_found(message_id, folder)
+        identifier = id_bytes(named or message_id.lower())
         found = kept_proof_file(folder, identifier)
     else:
         identifier = id_bytes(message_id.lower())

@@ -91,6 +91,10 @@ def serve(
             f"there is no folder {data}",
             advice="give the data folder of a node, a devnet or a demo with --data",
         )
+    if keys is not None and not keys.is_dir():
+        raise StorageError(
+            f"there is no folder {keys}", advice="give the folder of the pool's keys with --keys"
+        )
     chosen = _web_settings(config_file, config_context)
     chosen_open = bool(chosen.pop("open_reading"))
     settings = _settings(data, tables, outbox, keys, host, port, certificate, private_key, chosen)
@@ -172,14 +176,6 @@ def dashboard_server(
         ) from error
     app = create_app(settings)
     extend(app)
-    listener = _listen(settings)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if settings.has_tls else "http"
-    click.echo(f"dashboard of {settings.data} at {scheme}://{shown}:{port}", err=True)
-    if token is not None:
-        purpose = "for actions" if settings.open_reading else "to read and act"
-        click.echo(f"{purpose} open {scheme}://{shown}:{port}/login?token={token}", err=True)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -195,6 +191,14 @@ def dashboard_server(
         ssl_keyfile=None if settings.private_key is None else str(settings.private_key),
     )
     server = placed_server(config, REQUESTS_AT_ONCE)
+    listener = _listen(settings)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if settings.has_tls else "http"
+    click.echo(f"dashboard of {settings.data} at {scheme}://{shown}:{port}", err=True)
+    if token is not None:
+        purpose = "for actions" if settings.open_reading else "to read and act"
+        click.echo(f"{purpose} open {scheme}://{shown}:{port}/login?token={token}", err=True)
     app.state.sources.pulse.ends_when = lambda: server.should_exit
     return server, listener
 

@@ -90,7 +90,7 @@ def telemetry(
             try:
                 trace = read_trace(folder, message, _now_ms(), outbox)
             except NotOneMessage as error:
-                click.echo(error.text, err=True)
+                click.echo(f"{error.text}\n  {error.advice}", err=True)
                 return NOT_THAT_OUTCOME
             write(spans_of(trace))
             return DONE
@@ -99,8 +99,10 @@ def telemetry(
         finished = FinishedMessages(folder, GROUP, outbox=outbox, from_now=from_now)
         parts.callback(finished.close)
         if once:
-            write(_spans(finished.read(_now_ms(), is_last=True)))
+            traces = finished.read(_now_ms(), is_last=True)
+            write(_spans(traces))
             finished.commit()
+            click.echo(f"wrote {len(traces)} messages", err=True)
             return DONE
         while True:
             traces = finished.read(_now_ms())

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import click
 
 from stagepost.cli.options.shared import json_option
-from stagepost.errors import ConfigError
+from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.net.network import parse_address
 from stagepost.topics.dump import dump_line
@@ -53,11 +53,9 @@ def serve(data: Path, address: str, as_json: bool) -> None:
     import asyncio
     import os
 
-    from stagepost.errors import ConfigError
     from stagepost.ground.net.network import parse_address
 
-    if not data.is_dir():
-        raise ConfigError(f"there is no data folder {data}", advice="give the folder of a node with --data")
+    _require_folder(data)
     place = parse_address(address)
 
     async def run() -> None:
@@ -106,7 +104,14 @@ def _folder_given(context: click.Context, data: Path | None, address: str | None
     """None if an address was given instead; exactly one of the two is."""
     if (data is None) is (address is None):
         raise click.UsageError("give --data, or --address of `stagepost topic serve`", context)
+    if data is not None:
+        _require_folder(data)
     return data
+
+
+def _require_folder(data: Path) -> None:
+    if not data.is_dir():
+        raise StorageError(f"there is no data folder {data}", advice="give the folder of a node with --data")
 
 
 @click.group()
@@ -232,8 +237,6 @@ def dump(
 @contextmanager
 def _opened(out: str) -> Iterator[BinaryIO]:
     """A file gets its name when it is complete, so that nobody takes half a dump for a whole one."""
-    from stagepost.errors import StorageError
-
     if out == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -268,6 +271,7 @@ def check(name: str, data: Path, as_json: bool) -> None:
 
     from stagepost.topics.log.file_topic import open_topic
 
+    _require_folder(data)
     found = open_topic(data, name)
     reader = found.reader()
     for partition in range(found.partitions):

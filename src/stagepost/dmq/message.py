@@ -442,7 +442,12 @@ def _check_signable(
     if not BODY_BYTES_MIN <= len(body) <= BODY_BYTES_MAX:
         text = f"the body has {len(body)} bytes; the network takes {BODY_BYTES_MIN} to {BODY_BYTES_MAX}"
         limit = BODY_BYTES_MAX if len(body) > BODY_BYTES_MAX else BODY_BYTES_MIN
-        raise SigningError(text, code=ErrorCode.MSG_BODY_SIZE, limit=limit, found=len(body))
+        advice = (
+            "fill it up; `stagepost message make --pad` does so with zeros"
+            if len(body) < limit
+            else "send less"
+        )
+        raise SigningError(text, code=ErrorCode.MSG_BODY_SIZE, limit=limit, found=len(body), advice=advice)
     if not 0 <= expires_at < 1 << EXPIRES_AT_BITS:
         text = f"expires_at is {expires_at}; it must be Unix seconds that fit in {EXPIRES_AT_BITS} bits"
         raise SigningError(text, code=ErrorCode.MSG_EXPIRY_TOO_FAR, found=expires_at)

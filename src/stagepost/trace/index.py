@@ -580,6 +580,13 @@ def topic_folders(data: Path, outbox: Path | None = None) -> list[Path]:
     return found
 
 
+def has_topics(data: Path, outbox: Path | None = None) -> bool:
+    """Return whether one of the folders holds an index, or a topic to make one from."""
+    topics = (TOPICS_FOLDER + "/" + topic for topic in INDEXED_TOPICS)
+    places = [folder / topic / TOPIC_FILE for topic in topics for folder in topic_folders(data, outbox)]
+    return any(path.exists() for path in (data / INDEX_FILE, *places))
+
+
 def _cached(kind: NameKind, identifier: bytes) -> bytes:
     return bytes((kind,)) + identifier
 

@@ -22,7 +22,7 @@ import msgspec
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
-from stagepost.errors import StagepostError, StorageError
+from stagepost.errors import ConfigError, StagepostError, StorageError
 from stagepost.ground.files.owner_lock import LockConflict
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC, DMQ_MESSAGES_TOPIC, DMQ_PULLS_TOPIC
 from stagepost.topics.log.file_topic import FileTopicWriter, create_topic
@@ -202,7 +202,14 @@ def events_log(node_data: str | Path | None, queue_path: str | Path | None) -> D
     if folder is None:
         return None
     path = Path(folder)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise ConfigError(
+            f"the folder {path} for delivery events cannot be used: {reason}",
+            advice="choose another folder, or move what is there away",
+        ) from error
     return DeliveryEventsLog(path)
 
 

@@ -30,7 +30,14 @@ from stagepost.remp.verdict.words import end_words
 from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import partition_of
-from stagepost.trace.index import MATCHES_MAX, PREFIX_DIGITS_MIN, MessageIds, MessageIndex, RecordSpan
+from stagepost.trace.index import (
+    MATCHES_MAX,
+    PREFIX_DIGITS_MIN,
+    MessageIds,
+    MessageIndex,
+    RecordSpan,
+    has_topics,
+)
 from stagepost.trace.indexed_records import ID_DIGITS
 from stagepost.trace.kept_proofs import proved_end
 from stagepost.trace.reasons import why
@@ -62,19 +69,39 @@ class NotAMessageId(NotOneMessage):
         super().__init__(f"{text[: ID_DIGITS + 1]!r} is not a message id", {}, advice=f"give {digits}")
 
 
+class NoSuchKey(NotAMessageId):
+    """The text cannot begin a message id, and no message has it as its idempotency key."""
+
+    def __init__(self, text: str, data: Path) -> None:
+        NotOneMessage.__init__(
+            self,
+            f"no message in {data} has the idempotency key {text[: ID_DIGITS + 1]!r}",
+            {},
+            advice=f"check the key and the data folder, or give at least {PREFIX_DIGITS_MIN} of the first digits of an id",
+        )
+
+
 def read_trace(data: Path, text: str, as_of_ms: int, outbox: Path | None = None) -> Trace:
     """Return the trace of the one message that `text` names: by any of its ids, at least eight of the first digits of
     one, or its idempotency key. `NotOneMessage` if there is none, or more than one.
 
     `outbox` is the folder of a publisher whose topic of delivery events lies outside of the data folder.
     """
+    if data.is_dir() and not has_topics(data, outbox):
+        raise NotOneMessage(
+            f"there are no topics of messages in {data if outbox is None else f'{data} and {outbox}'}",
+            {},
+            advice="give the data folder of a node with --data, or the outbox of a program with --outbox",
+        )
     with MessageIndex(data, outbox) as index:
         index.catch_up()
         found = index.find(text)
         if len(found) > 1:
             raise _ambiguous(found, text, index)
+        if not found and _PREFIX.fullmatch(text.lower()) is None:
+            raise not_found(text, data)
         if not found:
-            return _read_by_content(data, require_prefix(text), as_of_ms)
+            return _read_by_content(data, text.lower(), as_of_ms)
         ids = found[0].led_by(text)
         spans = list(index.spans(ids))
     return _trace_of(ids, spans, data, as_of_ms)
@@ -84,7 +111,7 @@ def external_id(data: Path, text: str) -> str | None:
     """Return the external message id of the one message that `text` names as for `read_trace`; None if no external message of
     the folder has that name. `NotOneMessage` if there are several.
     """
-    if not data.is_dir():
+    if not data.is_dir() or not has_topics(data):
         return None
     with MessageIndex(data) as index:
         index.catch_up()
@@ -148,6 +175,13 @@ def require_prefix(prefix: str) -> str:
         digits = f"{PREFIX_DIGITS_MIN} to {ID_DIGITS} of its hexadecimal digits, the first ones"
         raise NotAMessageId(prefix, digits=digits)
     return prefix.lower()
+
+
+def not_found(text: str, data: Path) -> NotOneMessage:
+    """Return the error for a text that names no message of the folder, neither as an id nor as a key."""
+    if _PREFIX.fullmatch(text.lower()) is not None:
+        return nothing_found(text.lower(), str(data))
+    return NoSuchKey(text, data)
 
 
 def nothing_found(prefix: str, source: str) -> NotOneMessage:

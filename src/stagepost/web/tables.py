@@ -48,7 +48,7 @@ class TableQueries:
             return found
         return Nothing(
             "no tables yet",
-            f"make them: stagepost pipeline run --once --data {self.folder.parent}"
+            f"make them with stagepost pipeline run --once --data {self.folder.parent}"
             + ("" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"),
         )
 

@@ -105,6 +105,7 @@ def test_topics_are_listed_with_their_readers(data: Path, capsys: pytest.Capture
     assert run(["topic", "list", "--data", str(data)]) == 0
     shown = capsys.readouterr().out
     assert "pipeline at 1" in shown
+    (data / "elsewhere").mkdir()
     assert run(["topic", "ls", "--data", str(data / "elsewhere")]) == 0
     assert "there are no topics in" in capsys.readouterr().out
 

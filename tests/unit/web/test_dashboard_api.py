@@ -223,7 +223,11 @@ def test_a_stream_with_a_strange_event_id_is_refused(api: Api) -> None:
 def test_pages_say_what_is_wrong_with_a_filter_or_an_id(api: Api) -> None:
     page = {"Accept": "text/html"}
     bad = api.get("/messages?outcome=nonsense", headers=page)
-    assert (bad.status_code, "is no outcome" in bad.text, 'value="nonsense"' in bad.text) == (400, True, True)
+    assert (bad.status_code, "is not a known outcome" in bad.text, 'value="nonsense"' in bad.text) == (
+        400,
+        True,
+        True,
+    )
     unknown = api.get("/trace/" + "00" * 32, headers=page)
     assert (unknown.status_code, "nothing matches" in unknown.text) == (404, True)
     assert api.get("/trace/nonsense", headers=page).status_code == 422

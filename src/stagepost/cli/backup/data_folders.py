@@ -147,7 +147,7 @@ def kind_of(data: Path) -> DataFolderKind:
     for kind in KINDS:
         if (data / kind.known_by).is_file():
             return kind
-    wanted = ", ".join(f"{kind.known_by} of a {kind.name}" for kind in KINDS)
+    wanted = ", ".join(f"{kind.known_by} ({kind.name})" for kind in KINDS)
     raise ConfigError(
         f"{data} is not the data folder of a node or an outbox",
         advice=f"give a folder with one of these files: {wanted}",

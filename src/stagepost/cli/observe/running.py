@@ -69,6 +69,7 @@ class Observer:
     stake_words: str = "stake unknown: no --cardano-socket was given"
     _recorder: Recorder | None = None
     _source: CardanoSource | None = None
+    _said_of_node: str | None = None
 
     async def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="stagepost-observe-") as scratch:
@@ -117,8 +118,10 @@ class Observer:
                 await self._take(message)
 
     def _on_connection(self, error: StagepostError | None) -> None:
-        if error is not None:
-            self.say(f"the DMQ node is away, trying again: {error.text}")
+        said = None if error is None else f"the DMQ node is away, trying again: {error.text}"
+        if said is not None and said != self._said_of_node:
+            self.say(said)
+        self._said_of_node = said
 
     async def _take(self, message: DmqMessage) -> None:
         arrived_ms = None if self._recorder is None else await self._recorder.keep_message(message)

@@ -35,7 +35,7 @@ def read_input(source: str, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise StorageError(
-            f"could not read {source}: {reason}", advice="check the path and its permissions"
+            f"could not read {source}: {reason.lower()}", advice="give the path of a file that you may read"
         ) from error
     if len(content) > bytes_max:
         text = f"{source} has more than {bytes_max} bytes"
@@ -90,6 +90,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 LOCAL_SOCKET = "dmq-node.socket"
 NETWORK_MAGIC = 2_912_307_721
 """Network magic of dmq-node's main network, its own default."""
+
+
+def name_numbers(command: click.Command) -> None:
+    """Let errors of `command`, and of all commands below it, say "not a valid integer" where click says "integer range"."""
+    for parameter in command.params:
+        if isinstance(parameter.type, click.IntRange | click.FloatRange):
+            parameter.type.name = "integer" if isinstance(parameter.type, click.IntRange) else "number"
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        name_numbers(inner)
 
 
 class RenamedOption(click.Option):

@@ -121,6 +121,8 @@ def trace(
             )
         result = _read(data, outbox, dump, sets_path, prefix, now_ms)
     except NotOneMessage as error:
+        if as_json:
+            raise
         return _not_one(error)
     if drawing_path is not None:
         _draw(result, drawing_path)
@@ -188,4 +190,5 @@ def _not_one(error: NotOneMessage) -> int:
     click.echo(f"{error.text}{':' if found else ''}", err=True)
     for message_id, count in found.items():
         click.echo(f"  {message_id}  {count} records", err=True)
+    click.echo(f"  {error.advice}", err=True)
     return NOT_THAT_OUTCOME

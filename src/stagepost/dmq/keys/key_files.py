@@ -187,7 +187,8 @@ def _translated(path: Path, verb: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else "unknown reason"
-        raise StorageError(
-            f"could not {verb} {path}: {reason}",
-            advice="check the path, its permissions and the space left on the disk",
-        ) from error
+        if isinstance(error, FileNotFoundError) and verb == "read":
+            advice = "give a folder or file with keys; `stagepost keys new` makes a folder"
+        else:
+            advice = "check the path, its permissions and the space left on the disk"
+        raise StorageError(f"could not {verb} {path}: {reason}", advice=advice) from error

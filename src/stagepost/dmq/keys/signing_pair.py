@@ -76,7 +76,8 @@ class SigningPair:
             raise KesExhausted(
                 f"it is KES period {present}; the certificate in {self._certificate_path} served periods {first} to "
                 f"{after - 1} and ended on {_date(schedule.start_of(after))}",
-                advice="make a new KES key and a new operational certificate, or set this machine's clock right",
+                advice=f"on a public network, make a new KES key and certificate (`stagepost keys renew`, `--start-kes-period {present}`); "
+                "for a private network, name its node by --data or --network-magic; or set this machine's clock right",
                 found=present,
                 limit=after - 1,
             )

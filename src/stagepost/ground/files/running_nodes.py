@@ -121,7 +121,7 @@ def _found(data: Path, name: str, kind: type[Facts], advice: str) -> Facts:
     except OSError as error:
         raise StorageError(
             f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
-            advice="run this command as the user that runs the node",
+            advice=_unread_advice(error),
         ) from error
     try:
         return decode_foreign(content, kind)
@@ -151,6 +151,12 @@ class StatusFacts(msgspec.Struct, frozen=True):
             ) from error
 
 
+def _unread_advice(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "run this command as the user that runs the node"
+    return "give the data folder of a node with --data"
+
+
 def find_remp_node(data: Path) -> StatusFacts | None:
     """Return the note in the folder `data`; None if neither a full node nor a validator has left one."""
     for name in STATUS_FILES.values():
@@ -163,7 +169,7 @@ def find_remp_node(data: Path) -> StatusFacts | None:
         except OSError as error:
             raise StorageError(
                 f"could not read {path}: {(error.strerror or 'unknown reason').lower()}",
-                advice="run this command as the user that runs the node",
+                advice=_unread_advice(error),
             ) from error
         except msgspec.MsgspecError as error:
             raise StorageError(f"{path} cannot be read: {error}", advice="restart the node") from error

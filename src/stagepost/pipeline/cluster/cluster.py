@@ -54,7 +54,7 @@ def parse_master(text: str) -> list[Address]:
     matches = [_ADDRESS.fullmatch(part) for part in parts]
     if not matches or any(one is None or not 0 < int(one["port"]) < 65_536 for one in matches):
         raise ConfigError(
-            f"--master {text} is no address of a Spark master",
+            f"--master {text} is not the address of a Spark master",
             advice="write spark://HOST:PORT; for one machine leave `submit` out and use `stagepost pipeline run`",
             found=text,
         )

@@ -205,7 +205,9 @@ def _id(text: str | None) -> str | None:
         return None
     digits = text.lower()
     if _DIGITS.fullmatch(digits) is None:
-        raise ConfigError(f"{text!r} is no message id", advice="give the first of its 64 hexadecimal digits")
+        raise ConfigError(
+            f"{text!r} is not a message id", advice="give the first of its 64 hexadecimal digits"
+        )
     return digits
 
 
@@ -217,7 +219,7 @@ def _words(name: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ..
             continue
         meant = by_word.get(word.strip().lower())
         if meant is None:
-            raise ConfigError(f"{word.strip()!r} is no {name}", advice=f"one of: {', '.join(known)}")
+            raise ConfigError(f"{word.strip()!r} is not a known {name}", advice=f"one of: {', '.join(known)}")
         found.append(meant)
     return tuple(dict.fromkeys(found))
 

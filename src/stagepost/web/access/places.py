@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from stagepost.errors import ConfigError
 from stagepost.ground.net.admission import (
     LOOPBACK_HOSTS,
     Admission,
@@ -116,9 +117,17 @@ class PlacedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn has no typ
 
 
 def placed_server(config: uvicorn.Config, requests_at_once: int) -> uvicorn.Server:
-    """Return a server for `config`, loaded, that serves so many requests at a time."""
+    """Return a server for `config`, loaded, that serves so many requests at a time; `ConfigError` if the certificate or its key
+    cannot be used."""
     limits = AdmissionLimits(soft_max=requests_at_once, hard_max=requests_at_once, delay_s=0.0)
-    config.load()
+    try:
+        config.load()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+        raise ConfigError(
+            f"the certificate {config.ssl_certfile} with the key {config.ssl_keyfile} cannot be used: {reason}",
+            advice="give PEM files that belong together",
+        ) from error
     context, config.ssl = config.ssl, None
     named = {
         "admission": Admission(time.monotonic, limits, exempt=LOOPBACK_HOSTS | {LOCAL_PEER}),

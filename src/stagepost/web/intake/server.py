@@ -98,7 +98,7 @@ async def serving_intake(full_node: FullNodeHandle, settings: WebSettings) -> As
             ssl_keyfile=_text(settings.private_key),
             lifespan="off",
         )
-        server: Any = _server(config)
+        server: Any = placed_server(config, REQUESTS_AT_ONCE)
         server.capture_signals = contextlib.nullcontext  # signals are the node's
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
@@ -114,17 +114,6 @@ async def serving_intake(full_node: FullNodeHandle, settings: WebSettings) -> As
             await serving
     finally:
         listening.close()
-
-
-def _server(config: uvicorn.Config) -> uvicorn.Server:
-    try:
-        return placed_server(config, REQUESTS_AT_ONCE)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
-        raise ConfigError(
-            f"the certificate or its private key cannot be used: {reason}",
-            advice="give PEM files that belong together",
-        ) from error
 
 
 def _text(path: Path | None) -> str | None:

@@ -74,10 +74,10 @@ def test_what_is_written_into_a_url_is_read_back_whenever_that_is(wanted: Messag
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("id", "xyz", "no message id"),
-        ("id", "a" * 65, "no message id"),
-        ("outcome", "lost", "'lost' is no outcome"),
-        ("kind", "Finalised", "'Finalised' is no kind"),
+        ("id", "xyz", "not a message id"),
+        ("id", "a" * 65, "not a message id"),
+        ("outcome", "lost", "'lost' is not a known outcome"),
+        ("kind", "Finalised", "'Finalised' is not a known kind"),
         ("since", "soon", "the filter since"),
         ("until", "1960-01-01", "out of range"),
         ("until", str(TIME_MS_MAX + 1), "out of range"),

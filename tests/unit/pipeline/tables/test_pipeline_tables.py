@@ -283,7 +283,7 @@ def test_messages_and_receipts_are_exported_by_filter(
     assert exported("--topic", "nothing", "--pool", "ab" * 28) == []
     assert run(["export", "--tables", str(tables), "--out", "-", "--to", "parquet"]) == 2
     assert run(["export", "--tables", str(tables), "--out", "x", "--outcome", "lost"]) == 2
-    assert "'lost' is no outcome" in capsys.readouterr().err
+    assert "'lost' is not a known outcome" in capsys.readouterr().err
 
 
 def test_the_page_is_complete_in_itself(tables: Path, tmp_path: Path) -> None:
