@@ -17,9 +17,9 @@ from rigs.chain_messages import expires_soon_s
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.client import AsyncClient
-from tests.hostile.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker
-from tests.hostile.cbor_bytes import array, uint
-from tests.hostile.forged_messages import Forger, Message, message
+from stagepost.dmq.conform.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker
+from stagepost.dmq.conform.cbor_bytes import array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
@@ -58,7 +58,7 @@ class Load:
     victim: Victim
     pool: Forger
     per_s: float
-    accepted: list[Message] = field(default_factory=list)
+    accepted: list[ForgedMessage] = field(default_factory=list)
     other: list[Any] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class Load:
             await program.leave()
 
 
-async def _answers(victim: Victim, sent: Sequence[Message]) -> Counter[str]:
+async def _answers(victim: Victim, sent: Sequence[ForgedMessage]) -> Counter[str]:
     found: Counter[str] = Counter()
     program = await Attacker.local(victim.target)
     await program.shake_hands_locally()

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.attacker import NOTIFICATION, OTHER_SIDE, Attacker
-from tests.hostile.cbor_bytes import FALSE, array, uint
+from stagepost.dmq.conform.attacker import NOTIFICATION, OTHER_SIDE, Attacker
+from stagepost.dmq.conform.cbor_bytes import FALSE, array, uint
+from stagepost.dmq.conform.forged_messages import Forger, message
+from stagepost.dmq.conform.honest_program import submit
 from tests.hostile.disk_shim import FOR_EVER, Calls, DiskControl, NotToBeHad
-from tests.hostile.forged_messages import Forger, message
-from tests.hostile.honest_program import submit
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending

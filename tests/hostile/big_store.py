@@ -10,12 +10,12 @@ import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
+from stagepost.dmq.conform.cbor_bytes import uint
+from stagepost.dmq.conform.forged_messages import Forger, message
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.node.stored_messages import SqliteStore
 from tests.hostile.bad_disks import is_ready
-from tests.hostile.cbor_bytes import uint
-from tests.hostile.forged_messages import Forger, message
 from tests.hostile.storms import MEGABYTE, Figure
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending

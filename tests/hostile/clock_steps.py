@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker
+from stagepost.dmq.conform.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker
+from stagepost.dmq.conform.cbor_bytes import array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 from tests.hostile.bad_disks import listed
-from tests.hostile.cbor_bytes import array, uint
 from tests.hostile.faketime import FakeClock
-from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT
@@ -81,14 +81,14 @@ def stepping(back_s: int, messages: int, *, waits_for_sweep: bool) -> tuple[Figu
     return figure, faults
 
 
-def _odd(victim: Victim, sent: Sequence[Message], expected: object, what: str) -> list[str]:
+def _odd(victim: Victim, sent: Sequence[ForgedMessage], expected: object, what: str) -> list[str]:
     """One text for all messages that were answered otherwise."""
     answers = asyncio.run(_submitted(victim, sent))
     others = [answer for answer in answers if answer != expected]
     return [f"{len(others)} times {what} was answered with {others[0]!r}"] if others else []
 
 
-async def _submitted(victim: Victim, sent: Sequence[Message]) -> list[Any]:
+async def _submitted(victim: Victim, sent: Sequence[ForgedMessage]) -> list[Any]:
     program = await Attacker.local(victim.target)
     await program.shake_hands_locally()
     answers: list[Any] = []

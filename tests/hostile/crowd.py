@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hostile.attacker import Target
-from tests.hostile.forged_messages import message
-from tests.hostile.honest_program import submit
+from stagepost.dmq.conform.attacker import NodeTarget
+from stagepost.dmq.conform.forged_messages import message
+from stagepost.dmq.conform.honest_program import submit
 from tests.hostile.storms import MEGABYTE, Figure, a_node, ended_in_order
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim
@@ -62,7 +62,7 @@ class Driver:
 
 
 @contextmanager
-def drivers(target: Target, programs: int, peers: int) -> Iterator[list[Driver]]:
+def drivers(target: NodeTarget, programs: int, peers: int) -> Iterator[list[Driver]]:
     """Programs on the Unix socket in two processes, peers over TCP in a third."""
     shares = [programs // PROCESSES + (number < programs % PROCESSES) for number in range(PROCESSES)]
     places = [(str(target.socket), share) for share in shares] + [(str(target.port), peers)]

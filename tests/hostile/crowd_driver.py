@@ -10,14 +10,14 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from tests.hostile.attacker import (
+from stagepost.dmq.conform.attacker import (
     KEEP_ALIVE,
     NOTIFICATION,
     OTHER_SIDE,
     Attacker,
-    Target,
+    NodeTarget,
 )
-from tests.hostile.cbor_bytes import FALSE, TRUE, array, uint
+from stagepost.dmq.conform.cbor_bytes import FALSE, TRUE, array, uint
 
 BUNCH = 40
 """So many connections at a time: two processes together stay below a listener's queue, which is not tried here."""
@@ -33,7 +33,7 @@ def source_address(number: int) -> str:
 
 
 class Crowd:
-    def __init__(self, target: Target, per_address: int, first_address: int) -> None:
+    def __init__(self, target: NodeTarget, per_address: int, first_address: int) -> None:
         self._target = target
         self._per_address = per_address
         self._first_address = first_address
@@ -110,7 +110,7 @@ async def obey(crowd: Crowd, count: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     place, magic, count, per_address, first_address = arguments
     socket = None if place.isdecimal() else Path(place)
-    target = Target(int(place) if socket is None else 0, socket, int(magic))
+    target = NodeTarget(int(place) if socket is None else 0, socket, int(magic))
     asyncio.run(obey(Crowd(target, int(per_address), int(first_address)), int(count)))
 
 

@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.hostile.attacker import LOCAL_SUBMISSION, NOTIFICATION, OTHER_SIDE, Attacker, NodeClosed, Target
-from tests.hostile.cbor_bytes import TRUE, array, uint
-from tests.hostile.forged_messages import Message, message
-from tests.hostile.honest_program import submit
-from tests.hostile.playbook import V1
+from stagepost.dmq.conform.attacker import (
+    LOCAL_SUBMISSION,
+    NOTIFICATION,
+    OTHER_SIDE,
+    Attacker,
+    NodeClosed,
+    NodeTarget,
+)
+from stagepost.dmq.conform.cbor_bytes import TRUE, array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, message
+from stagepost.dmq.conform.honest_program import submit
+from stagepost.dmq.conform.playbook import V1
 from tests.hostile.storms import MEGABYTE, Figure, Storm, leave
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim
@@ -50,7 +57,7 @@ def forging(seconds: float, peers: int = 1, programs: int = 1) -> Storm:
     return storm
 
 
-async def _relay_forgeries(victim: Victim, forged: Sequence[Message], until: float) -> int:
+async def _relay_forgeries(victim: Victim, forged: Sequence[ForgedMessage], until: float) -> int:
     """Connects, announces and serves until it is cut off; then again."""
     offers = 0
     while time.monotonic() < until:
@@ -71,7 +78,7 @@ async def _relay_forgeries(victim: Victim, forged: Sequence[Message], until: flo
     return offers
 
 
-async def _submit_forgeries(victim: Victim, forged: Sequence[Message], until: float) -> int:
+async def _submit_forgeries(victim: Victim, forged: Sequence[ForgedMessage], until: float) -> int:
     attacker = await Attacker.local(victim.target)
     await attacker.shake_hands_locally()
     offers = 0
@@ -102,7 +109,7 @@ class _Consumer:
     async def ask(self) -> None:
         await self.attacker.say(NOTIFICATION, _WAIT)
 
-    async def take_late(self, until_told: set[bytes], target: Target) -> bool:
+    async def take_late(self, until_told: set[bytes], target: NodeTarget) -> bool:
         """Read at last. Who took nothing for half a minute was cut off, which it notices; it comes again and is told all."""
         self.attacker.resume()
         try:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.attacker import Target
-from tests.hostile.forged_messages import Forger
-from tests.hostile.honest_program import HonestProgram
+from stagepost.dmq.conform.attacker import NodeTarget
+from stagepost.dmq.conform.forged_messages import Forger
+from stagepost.dmq.conform.honest_program import HonestProgram
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ class HonestDriver:
         self._process = process
         self.pool = OtherPool(bytes.fromhex(self._hear()["pool_id"]))
 
-    def go_to(self, target: Target) -> None:
+    def go_to(self, target: NodeTarget) -> None:
         self._say(f"{target.socket} {target.magic}")
 
     def calm(self, count: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ async def obey() -> None:
     pool = Forger()
     _tell({"pool_id": pool.pool_id.hex()})
     socket, magic = (await _line()).split()
-    honest = HonestProgram(Target(0, Path(socket), int(magic)), pool)
+    honest = HonestProgram(NodeTarget(0, Path(socket), int(magic)), pool)
     while line := await _line():
         word, *more = line.split()
         if word == "calm":

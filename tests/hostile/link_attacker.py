@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -22,8 +23,8 @@ from nacl.bindings import (
 )
 from nacl.signing import SigningKey
 
-from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, Attacker, Target, proposal, segments
-from tests.hostile.cbor_bytes import array, octets, uint
+from stagepost.dmq.conform.attacker import HANDSHAKE, OTHER_SIDE, Attacker, NodeTarget, proposal, segments
+from stagepost.dmq.conform.cbor_bytes import array, octets, uint
 
 REMP_VERSION, CATCHAIN_VERSION = 0x5003, 0x5004
 PLAIN_REMP_VERSION, PLAIN_CATCHAIN_VERSION = 0x5001, 0x5002
@@ -150,10 +151,39 @@ def answer(number: int, content: bytes) -> bytes:
     return array(uint(2), uint(number), octets(content))
 
 
+class EncryptedTalk(Attacker):
+    """Connection whose bytes are sealed from a moment on. `said` and `heard` cover all bytes before that."""
+
+    def __init__(
+        self, target: NodeTarget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.said, self.heard = sha256(), sha256()
+        self._seal: Callable[[bytes], bytes] = lambda data: data
+        self._opened: Opening | None = None
+        super().__init__(target, reader, writer)
+
+    async def encrypt(self, seal: Callable[[bytes], bytes], receiving: bytes) -> None:
+        """Seal from now on what we say, and open what the node says. The node says nothing meanwhile."""
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        self._seal = seal
+        self._opened = Opening(self.reader, receiving)
+        self._listening = asyncio.create_task(self._listen())
+
+    async def write(self, data: bytes) -> None:
+        self.said.update(data)
+        await super().write(self._seal(data))
+
+    async def read(self, count: int) -> bytes:
+        data = await (self._opened or self.reader).readexactly(count)
+        self.heard.update(data)
+        return data
+
+
 class LinkAttacker:
     """One connection to a node's listener, as initiator."""
 
-    def __init__(self, talk: Attacker, seed: bytes) -> None:
+    def __init__(self, talk: EncryptedTalk, seed: bytes) -> None:
         self.talk = talk
         self.key = SigningKey(seed)
         self.public_key = bytes(self.key.verify_key)
@@ -163,7 +193,8 @@ class LinkAttacker:
 
     @classmethod
     async def connect(cls, port: int, magic: int, seed: bytes) -> LinkAttacker:
-        return cls(await Attacker.tcp(Target(port, None, magic)), seed)
+        talk = await EncryptedTalk.tcp(NodeTarget(port, None, magic))
+        return cls(talk, seed)
 
     async def shake_hands(self, version: int) -> None:
         magic = self.talk.target.magic
@@ -207,7 +238,7 @@ class LinkAttacker:
         receiving, sending = stream_keys(*ends, plain_bytes, is_initiator=True)
         self.sealing = Sealing(sending)
         await self.talk.raw(self.sealing.header)
-        await self.talk.encrypt(self.sealing, lambda reader: Opening(reader, receiving))
+        await self.talk.encrypt(self.sealing, receiving)
 
     async def say(self, lane: int, payload: bytes) -> None:
         await self.talk.raw(segments(lane, payload))

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.hostile.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker, NodeClosed, Target
-from tests.hostile.cbor_bytes import array, uint
-from tests.hostile.forged_messages import Forger, message
-from tests.hostile.playbook import V1
+from stagepost.dmq.conform.attacker import LOCAL_SUBMISSION, OTHER_SIDE, Attacker, NodeClosed, NodeTarget
+from stagepost.dmq.conform.cbor_bytes import array, uint
+from stagepost.dmq.conform.forged_messages import Forger, message
+from stagepost.dmq.conform.playbook import V1
 from tests.hostile.storms import Figure, a_node, ended_in_order
 from tests.hostile.trial import Cast
 
@@ -79,7 +79,7 @@ def flooding(seconds: float, gap_s: float = 1.0) -> tuple[Figure, list[str]]:
 
 
 async def _flood(
-    target: Target, flooder: Forger, others: list[Forger], seconds: float, gap_s: float
+    target: NodeTarget, flooder: Forger, others: list[Forger], seconds: float, gap_s: float
 ) -> tuple[Tally, Tally, int]:
     until = time.monotonic() + seconds
     flood, honest = Tally(), Tally()
@@ -92,7 +92,9 @@ async def _flood(
     return flood, honest, relaying.result()
 
 
-async def _submit_steadily(target: Target, pool: Forger, every_s: float, until: float, tally: Tally) -> None:
+async def _submit_steadily(
+    target: NodeTarget, pool: Forger, every_s: float, until: float, tally: Tally
+) -> None:
     """One program of a pool. What it could not send in time, because answers came late, it sends at once."""
     program = await Attacker.local(target)
     await program.shake_hands_locally()
@@ -105,7 +107,7 @@ async def _submit_steadily(target: Target, pool: Forger, every_s: float, until: 
     await program.leave()
 
 
-async def _relay(target: Target, pool: Forger, until: float) -> int:
+async def _relay(target: NodeTarget, pool: Forger, until: float) -> int:
     """A peer that serves the flood on, as fast as it is asked; comes again when it is sent away."""
     served = 0
     while time.monotonic() < until:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.hostile.attacker import (
+from stagepost.dmq.conform.attacker import (
     KEEP_ALIVE,
     LOCAL_SUBMISSION,
     NOTIFICATION,
@@ -21,9 +21,9 @@ from tests.hostile.attacker import (
     Attacker,
     NodeClosed,
 )
+from stagepost.dmq.conform.cbor_bytes import TRUE, array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 from tests.hostile.bad_disks import listed
-from tests.hostile.cbor_bytes import TRUE, array, uint
-from tests.hostile.forged_messages import Forger, Message, message
 from tests.hostile.storms import Figure
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending
@@ -40,7 +40,7 @@ ALREADY_RECEIVED = [2, [1]]
 class Work:
     """What programs sent to a node and were told about it."""
 
-    accepted: dict[bytes, Message] = field(default_factory=dict)
+    accepted: dict[bytes, ForgedMessage] = field(default_factory=dict)
     unanswered: int = 0
     refused: list[object] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ async def _work_and_stop(victim: Victim, pool: Forger, work: Work, works_s: floa
         return time.monotonic() - began, status
 
 
-async def _replay(victim: Victim, messages: list[Message]) -> int:
+async def _replay(victim: Victim, messages: list[ForgedMessage]) -> int:
     """How many of them were not refused as held already."""
     program = await Attacker.local(victim.target)
     await program.shake_hands_locally()

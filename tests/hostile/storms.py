@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.hostile.attacker import (
+from stagepost.dmq.conform.attacker import (
     HANDSHAKE,
     KEEP_ALIVE,
     SUBMISSION,
@@ -20,7 +20,7 @@ from tests.hostile.attacker import (
     proposal,
     segment,
 )
-from tests.hostile.cbor_bytes import array, octets, uint
+from stagepost.dmq.conform.cbor_bytes import array, octets, uint
 from tests.hostile.honest_driver import honest_driver
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
@@ -65,7 +65,7 @@ def a_node(
         )
         (folder / "stagepost.toml").write_text(f"[node]\n{limits}{settings}")
         with_file = (*flags, "--config", str(folder / "stagepost.toml"))
-        stakes = write_stakes(folder / "pools.json", cast.stakes)
+        stakes = write_stakes(folder / "pools.json", cast.everybody)
         victim = Victim(folder / "node", stakes, flags=with_file, environment=environment or {})
         with ending([victim]):
             victim.start()

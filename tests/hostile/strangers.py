@@ -20,15 +20,15 @@ from pathlib import Path
 
 import httpx
 
+from stagepost.dmq.conform.attacker import KEEP_ALIVE, OTHER_SIDE, Attacker
+from stagepost.dmq.conform.cbor_bytes import array, uint
+from stagepost.dmq.conform.forged_messages import message
+from stagepost.dmq.conform.honest_program import submit
 from stagepost.ground.net.network import TcpAddress, parse_address
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.remote.client import RemoteTopics
-from tests.hostile.attacker import KEEP_ALIVE, OTHER_SIDE, Attacker
-from tests.hostile.cbor_bytes import array, uint
 from tests.hostile.crowd import allow_descriptors
 from tests.hostile.crowd_driver import source_address
-from tests.hostile.forged_messages import message
-from tests.hostile.honest_program import submit
 from tests.hostile.storms import MEGABYTE, Figure, a_node, ended_in_order
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.hostile.attacker import KEEP_ALIVE, OTHER_SIDE, PEER_SHARING, Attacker, Target
-from tests.hostile.cbor_bytes import array, endless, uint
-from tests.hostile.forged_messages import Forger, message
-from tests.hostile.honest_program import submit
-from tests.hostile.rows_messages import OTHER
+from stagepost.dmq.conform.attacker import KEEP_ALIVE, OTHER_SIDE, PEER_SHARING, Attacker, NodeTarget
+from stagepost.dmq.conform.cbor_bytes import array, endless, uint
+from stagepost.dmq.conform.forged_messages import Forger, message
+from stagepost.dmq.conform.honest_program import submit
+from stagepost.dmq.conform.rows_messages import OTHER
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending
 
@@ -78,7 +78,7 @@ async def _play(scenario: Scenario, victim: Victim, pools: list[Forger]) -> None
 class Guests:
     """Connections from given addresses, all of which are left at the end, however it comes."""
 
-    target: Target
+    target: NodeTarget
     _all: list[Attacker] = field(default_factory=list)
 
     async def come(self, source: str) -> Attacker:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.honest_program import HonestProgram
-from tests.hostile.listener import BAD_ANSWERS, Listener
+from stagepost.dmq.conform.bad_answers import BAD_ANSWERS, BadPeer
+from stagepost.dmq.conform.honest_program import HonestProgram
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import NETWORK_MAGIC, ending
@@ -20,7 +20,7 @@ GRACE_S = 10.0
 
 
 async def play(victim: Victim, cast: Cast) -> list[str]:
-    listeners = [Listener(bad, NETWORK_MAGIC) for bad in BAD_ANSWERS]
+    listeners = [BadPeer(bad, NETWORK_MAGIC) for bad in BAD_ANSWERS]
     for listener in listeners:
         await listener.start()
     victim.peers = [(listener.port, "dmq-node") for listener in listeners]
@@ -49,7 +49,7 @@ async def play(victim: Victim, cast: Cast) -> list[str]:
 
 def test_peer_that_answers_badly_is_dropped_with_its_reason(tmp_path: Path) -> None:
     cast = Cast()
-    victim = Victim(tmp_path / "node", write_stakes(tmp_path / "pools.json", cast.stakes))
+    victim = Victim(tmp_path / "node", write_stakes(tmp_path / "pools.json", cast.everybody))
     with ending([victim]):
         faults = asyncio.run(play(victim, cast))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stagepost.dmq.conform.attacker import OTHER_SIDE, segment
 from stagepost.errors import HandshakeRefused, StagepostError
 from stagepost.ground.crypto.secret_stream import StreamOpener
 from stagepost.ground.identifiers import LinkEncryption
@@ -23,7 +24,6 @@ from stagepost.remp.links.opening import initiate_link
 from stagepost.remp.links.overlay_links import OverlayLinks
 from stagepost.remp.links.versions import CAN_ENCRYPT
 from stagepost.simulation.link import LinkSettings
-from tests.hostile.attacker import OTHER_SIDE, segment
 from tests.hostile.link_attacker import KEEP_ALIVE, OVERLAY, push
 from tests.worlds.remp.link_path import (
     TO_INITIATOR,

@@ -20,6 +20,8 @@ from stagepost.catchain.effects import Effect, Persist, RefusalReport, Reply
 from stagepost.catchain.graph import Graph, GraphRules
 from stagepost.catchain.member import Member
 from stagepost.catchain.query_window import QUERIES_HELD_MAX
+from stagepost.dmq.conform.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
+from stagepost.dmq.conform.cbor_bytes import array, octets, read, text, uint
 from stagepost.ground.net.network import SocketNetwork, TcpAddress
 from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import key_id
@@ -28,8 +30,6 @@ from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.links.specs import OBJECTS_INGRESS_BYTES_MAX
 from stagepost.remp.message import RempMessage
 from stagepost.validator.links import ListeningValidatorLinks
-from tests.hostile.attacker import HANDSHAKE, OTHER_SIDE, segment, segments
-from tests.hostile.cbor_bytes import array, octets, read, text, uint
 from tests.hostile.link_attacker import (
     AUTHENTICATION,
     CATCHAIN_VERSION,

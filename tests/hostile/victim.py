@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.hostile.attacker import Target
+from stagepost.dmq.conform.attacker import NodeTarget
 from tests.worlds.dmq.node_processes import NETWORK_MAGIC, NodeProcess
 
 _VIOLATION = re.compile(
@@ -53,8 +53,8 @@ class Victim(NodeProcess):
         return [*super()._arguments(topology), *self.flags]
 
     @property
-    def target(self) -> Target:
-        return Target(self.port, self.socket, NETWORK_MAGIC)
+    def target(self) -> NodeTarget:
+        return NodeTarget(self.port, self.socket, NETWORK_MAGIC)
 
     @property
     def pid(self) -> int:

@@ -9,12 +9,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from tests.hostile.attacker import KEEP_ALIVE, NOTIFICATION, OTHER_SIDE, Attacker, NodeClosed, Target
-from tests.hostile.cbor_bytes import TRUE, array, uint
+from stagepost.dmq.conform.attacker import (
+    KEEP_ALIVE,
+    NOTIFICATION,
+    OTHER_SIDE,
+    Attacker,
+    NodeClosed,
+    NodeTarget,
+)
+from stagepost.dmq.conform.cbor_bytes import TRUE, array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, message
+from stagepost.dmq.conform.playbook import V1
 from tests.hostile.crowd import allow_descriptors
 from tests.hostile.crowd_driver import source_address
-from tests.hostile.forged_messages import Message, message
-from tests.hostile.playbook import V1
 from tests.hostile.storms import Figure, a_node, ended_in_order
 from tests.hostile.trial import Cast
 
@@ -25,31 +32,31 @@ DELAY_S_MAX = 3.0
 JUST_IN_TIME_S = 0.55
 """Seconds: less than the time for which the node leaves the first peer alone."""
 
-Reply = Callable[[Attacker, Message], Awaitable[None]]
+Reply = Callable[[Attacker, ForgedMessage], Awaitable[None]]
 
 
 class Offers:
     """Messages that all peers announce, and the one of them that is new."""
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
+        self.told: list[ForgedMessage] = []
         self.news = asyncio.Event()
 
-    def tell(self, one: Message) -> None:
+    def tell(self, one: ForgedMessage) -> None:
         self.told.append(one)
         self.news.set()
         self.news = asyncio.Event()
 
 
-async def _says_nothing(peer: Attacker, wanted: Message) -> None:
+async def _says_nothing(peer: Attacker, wanted: ForgedMessage) -> None:
     await peer.ended.wait()
 
 
-async def _says_that_it_has_nothing(peer: Attacker, wanted: Message) -> None:
+async def _says_that_it_has_nothing(peer: Attacker, wanted: ForgedMessage) -> None:
     await peer.say(V1.says_on, V1.messages())
 
 
-async def _forges(peer: Attacker, wanted: Message) -> None:
+async def _forges(peer: Attacker, wanted: ForgedMessage) -> None:
     """The id does not cover the signature, so the copy looks right until it is judged."""
     await asyncio.sleep(JUST_IN_TIME_S)
     at = len(wanted.raw) // 2  # within the KES signature, which is most of a message
@@ -58,7 +65,7 @@ async def _forges(peer: Attacker, wanted: Message) -> None:
     )
 
 
-async def _serves(peer: Attacker, wanted: Message) -> None:
+async def _serves(peer: Attacker, wanted: ForgedMessage) -> None:
     await peer.say(V1.says_on, V1.messages(wanted.raw))
 
 
@@ -69,7 +76,9 @@ MISDEEDS: dict[str, Reply] = {
 }
 
 
-async def _supply(target: Target, source: str, offers: Offers, reply: Reply, ready: asyncio.Event) -> None:
+async def _supply(
+    target: NodeTarget, source: str, offers: Offers, reply: Reply, ready: asyncio.Event
+) -> None:
     """Announce every message, and answer as `reply` does when it is asked for."""
     peer = await Attacker.tcp(target, source=source)
     try:
@@ -95,7 +104,9 @@ async def _supply(target: Target, source: str, offers: Offers, reply: Reply, rea
 
 
 @asynccontextmanager
-async def _suppliers(target: Target, sources: list[str], offers: Offers, reply: Reply) -> AsyncIterator[None]:
+async def _suppliers(
+    target: NodeTarget, sources: list[str], offers: Offers, reply: Reply
+) -> AsyncIterator[None]:
     """Peers that are connected and asked for ids, from here on."""
     ready = [asyncio.Event() for _ in sources]
     tasks: list[asyncio.Task[None]] = []
@@ -113,7 +124,7 @@ async def _suppliers(target: Target, sources: list[str], offers: Offers, reply: 
                 await task
 
 
-async def _delays(target: Target, cast: Cast, count: int, misdeed: Reply) -> list[float | None]:
+async def _delays(target: NodeTarget, cast: Cast, count: int, misdeed: Reply) -> list[float | None]:
     """Return the seconds that each of two messages took from the honest peer's announcement; None if it did not come."""
     liars, honest = Offers(), Offers()
     program = await Attacker.local(target)

@@ -84,6 +84,10 @@ SUBCOMMANDS = {
     "node": ("stagepost.cli.node", "run a DMQ node, a full node or a validator"),
     "network": ("stagepost.cli.network.command", "found, join, change or show a network of validators"),
     "message": ("stagepost.cli.message", "make, send, inspect or verify one DMQ message"),
+    "conform": (
+        "stagepost.cli.conform.command",
+        "try anybody's DMQ node and name each rule that it breaks",
+    ),
     "wire": ("stagepost.cli.wire.command", "explain a captured byte stream"),
     "send": ("stagepost.cli.send.command", "sign a message for a topic; send it once or deliver it reliably"),
     "submit": (

@@ -173,14 +173,14 @@ async def heard(
     return told
 
 
-def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, folder: Path, within_s: float = 60) -> subprocess.CompletedProcess[str]:
     """One command line of `stagepost`, as typed."""
     return subprocess.run(
         [sys.executable, "-m", "stagepost.cli.main", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=within_s,
         env={**os.environ, "NO_COLOR": "1"},
         check=False,
     )

@@ -24,7 +24,16 @@ GROUND = TOOLS | {
     "ground.signatures",
     "ground.telemetry",
 }
-DMQ = {"dmq", "dmq.cardano", "dmq.mithril", "dmq.inspection", "dmq.endpoints", "dmq.keys", "dmq.node"}
+DMQ = {
+    "dmq",
+    "dmq.conform",
+    "dmq.cardano",
+    "dmq.mithril",
+    "dmq.inspection",
+    "dmq.endpoints",
+    "dmq.keys",
+    "dmq.node",
+}
 DELIVERY = {"delivery", "delivery.shell", "delivery.stores", "delivery.transports"}
 REMP = {"remp", "remp.receipts", "remp.verdict", "remp.queue", "remp.links"}
 CHAIN_RULES = {"chain", "chain.agreement", "chain.proofs"}
@@ -55,6 +64,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         ("dmq", "dmq.cardano", "dmq.mithril"),
         TOOLS | {"ground.net", "ground.files", "dmq", "dmq.cardano", "dmq.mithril"},
     ),
+    "dmq.conform": VALUES,
     "dmq.inspection": TOOLS | {"ground.net", "dmq"},
     "dmq.endpoints": GROUND | {"dmq", "dmq.cardano"},
     "dmq.keys": GROUND | {"dmq", "dmq.cardano", "dmq.endpoints"},

@@ -82,7 +82,9 @@ def test_commands_and_options_that_a_page_shows_exist(path: Path) -> None:
 
 
 def test_pages_show_commands_at_all() -> None:
-    by_page = {str(path.relative_to(ROOT)): [*written_out(path.read_text(encoding="utf-8"))] for path in PAGES}
+    by_page = {
+        str(path.relative_to(ROOT)): [*written_out(path.read_text(encoding="utf-8"))] for path in PAGES
+    }
     assert len(by_page["docs/kafka.md"]) >= 5
     assert len(by_page["docs/cluster.md"]) >= 3
     assert sum(map(len, by_page.values())) >= 40

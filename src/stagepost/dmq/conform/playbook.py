@@ -1,4 +1,4 @@
-"""How a misbehaviour is written down: where it begins, what is done there, and what the node must do about it."""
+"""The vocabulary of cases: the state in which a case begins, what is done there, and what the node must do about it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
-from tests.hostile.attacker import KEEP_ALIVE, OTHER_SIDE, SEED_KEEP_ALIVE, Attacker
-from tests.hostile.cbor_bytes import array, boolean, endless, octets, uint
-from tests.hostile.forged_messages import Forger, Message, message
+from stagepost.dmq.conform.attacker import (
+    KEEP_ALIVE,
+    OTHER_SIDE,
+    SEED_KEEP_ALIVE,
+    Attacker,
+    RawSegment,
+    require,
+)
+from stagepost.dmq.conform.cbor_bytes import array, boolean, endless, octets, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 
 
 class Start(Enum):
-    """The state in which the misbehaviour begins. In each but the bare ones an honest handshake came first."""
+    """The state in which a case begins. In each but the bare ones an honest handshake came first."""
 
     NODE_BARE = auto()
     NODE_V1 = auto()
@@ -23,17 +30,18 @@ class Start(Enum):
     NODE_V2_SHARING = auto()
     LOCAL_BARE = auto()
     LOCAL = auto()
+    LOCAL_SEED = auto()
 
     @property
     def is_local(self) -> bool:
-        return self in (Start.LOCAL_BARE, Start.LOCAL)
+        return self in (Start.LOCAL_BARE, Start.LOCAL, Start.LOCAL_SEED)
 
 
 # What the node must do
 
 
 @dataclass(frozen=True)
-class Close:
+class MustClose:
     """End the connection, and name the rule: in its log, and in the metric under `place`."""
 
     code: str
@@ -41,7 +49,7 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class MustRefuse:
     """Say no in the handshake, with a text that names `code` if the reason carries one; then end the connection."""
 
     reason: int
@@ -50,66 +58,95 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Reject:
-    """Say no to a submitted message and go on. `reason` is the wire's own number; 1 and 2 carry no text."""
+class MustReject:
+    """Say no to a submitted message and go on. `reason` is the wire's own number; 1 and 2 carry no text.
+    `may_close`: the rules also allow to end the connection, because the bytes cannot be decoded."""
 
     reason: int
     code: str
+    may_close: bool = False
 
 
 @dataclass(frozen=True)
-class Ignore:
+class MustGoOn:
     """Go on with this very connection; a refused message is counted under `code`, if one is given."""
 
     code: str = ""
 
 
 @dataclass(frozen=True)
-class Leave:
+class MustEnd:
     """End the connection without blame: the rules allow what was done, or the network itself can do it."""
 
 
-Must: TypeAlias = Close | Refuse | Reject | Ignore | Leave
+@dataclass(frozen=True)
+class MustServe:
+    """Answer as the rules say. The case itself compares every answer."""
+
+
+Must: TypeAlias = MustClose | MustRefuse | MustReject | MustGoOn | MustEnd | MustServe
+
+
+class Needs(Enum):
+    """What a node must have been seen to do, so that a case can say anything."""
+
+    NOTHING = auto()
+    TAKEN = auto()
+    TOLD = auto()
+    JUDGED = auto()
 
 
 @dataclass
-class Scene:
-    """What an attacker has at hand."""
+class CaseStage:
+    """Everything that a case has at hand. The node knows `renewed_pool` with issue number 5, and `poor_pool` without stake;
+    `evolved_pool` signs at its KES key's evolution 3. `held` is a message that the node has already."""
 
     attacker: Attacker
     pool: Forger
     renewed_pool: Forger
-    """Known to the node with issue number 5."""
     poor_pool: Forger
-    """Known to the node, without stake."""
-    held: Message
-    """The node holds it already."""
+    evolved_pool: Forger
+    held: ForgedMessage
+    layout: int = 5
     stranger: Forger = field(default_factory=Forger)
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def message(self, **given: Any) -> Message:
-        return message(given.pop("by", self.pool), **given)
+    def message(self, **given: Any) -> ForgedMessage:
+        return message(given.pop("by", self.pool), **{"layout": self.layout, **given})
 
 
-Act: TypeAlias = Callable[[Scene], Awaitable[None]]
+Act: TypeAlias = Callable[[CaseStage], Awaitable[None]]
 
 QUICKLY_S = 2.0
 SLOW_FROM_S = 5.0
 
 
 @dataclass(frozen=True)
-class Misbehaviour:
-    """`within_s`: how long after the last thing done here the node may take. A busy machine gets some grace on top."""
+class Case:
+    """One thing that is tried. `within_s`: how long after the last thing done here the node may take; a busy machine gets
+    some grace on top. A case whose start is a `Tongue` is for nodes that speak it. `needs`: a node of which that was not seen is
+    not looked at. `is_flood`: more than 64 KiB are sent, or many connections are made."""
 
     name: str
-    start: Start
+    rule: str
+    start: Start | Tongue
     act: Act
     must: Must
     within_s: float = QUICKLY_S
+    needs: Needs = Needs.NOTHING
+    is_flood: bool = False
+
+    @property
+    def tongue(self) -> Tongue | None:
+        return self.start if isinstance(self.start, Tongue) else None
+
+    @property
+    def begins(self) -> Start:
+        return self.start.start if isinstance(self.start, Tongue) else self.start
 
     @property
     def is_slow(self) -> bool:
-        """Waits for a time limit of the node: run beside others."""
+        """Return whether the case waits for a time limit of the node: it is run beside others."""
         return self.within_s >= SLOW_FROM_S
 
 
@@ -117,49 +154,51 @@ class Misbehaviour:
 
 
 def do(*acts: Act) -> Act:
-    async def act(scene: Scene) -> None:
+    async def act(stage: CaseStage) -> None:
         for one in acts:
-            await one(scene)
+            await one(stage)
 
     return act
 
 
-def sends(*pieces: bytes) -> Act:
-    """Raw bytes on the socket, each piece in a write of its own."""
+def sends(*pieces: bytes | RawSegment) -> Act:
+    """Send bytes or segments as they are, all in one write."""
 
-    async def act(scene: Scene) -> None:
-        for piece in pieces:
-            await scene.attacker.raw(piece)
+    async def act(stage: CaseStage) -> None:
+        target = stage.attacker.target
+        await stage.attacker.raw(
+            b"".join(piece if isinstance(piece, bytes) else piece.bytes_for(target) for piece in pieces)
+        )
 
     return act
 
 
 def says(lane: int, *items: bytes) -> Act:
-    """Each item in segments of its own."""
+    """Say each item in segments of its own."""
 
-    async def act(scene: Scene) -> None:
+    async def act(stage: CaseStage) -> None:
         for item in items:
-            await scene.attacker.say(lane, item)
+            await stage.attacker.say(lane, item)
 
     return act
 
 
 def hears(lane: int) -> Act:
-    async def act(scene: Scene) -> None:
-        await scene.attacker.hear(lane)
+    async def act(stage: CaseStage) -> None:
+        await stage.attacker.hear(lane)
 
     return act
 
 
-async def ends(scene: Scene) -> None:
-    scene.attacker.end_of_stream()
+async def ends(stage: CaseStage) -> None:
+    stage.attacker.end_of_stream()
 
 
-async def nothing(scene: Scene) -> None:
+async def nothing(stage: CaseStage) -> None:
     """Silence."""
 
 
-# Message submission, from either side and in every published way of writing it
+# ForgedMessage submission, from either side and in every published way of writing it
 
 
 @dataclass(frozen=True)
@@ -174,6 +213,12 @@ class Tongue:
     is_definite: bool = False
     opens: tuple[tuple[int, bytes], ...] = ()
     awaits_init: bool = False
+    role: str = "supplier"
+
+    @property
+    def key(self) -> str:
+        """Return the name by which `Abilities` know it."""
+        return f"{self.role} {self.name}"
 
     def tag(self, what: str) -> bytes:
         return uint(self.tags[what])
@@ -199,22 +244,22 @@ class Tongue:
 
     # Acts
 
-    async def open(self, scene: Scene) -> None:
+    async def open(self, stage: CaseStage) -> None:
         for lane, item in self.opens:
-            await scene.attacker.say(lane, item)
+            await stage.attacker.say(lane, item)
         if self.awaits_init:
-            await scene.attacker.hear(self.hears_on)
+            await stage.attacker.hear(self.hears_on)
 
     def says(self, *items: bytes) -> Act:
         return do(self.open, says(self.says_on, *items))
 
     def hears(self, what: str) -> Act:
-        """Answer nothing until the node has asked for `what`, which is kept."""
+        """Wait until the node has said `what`, and keep it."""
 
-        async def act(scene: Scene) -> None:
-            heard = await scene.attacker.hear(self.hears_on)
-            assert heard[0] == self.tags[what], f"the node said {heard!r}, expected {what}"
-            scene.kept[what] = heard
+        async def act(stage: CaseStage) -> None:
+            heard = await stage.attacker.hear(self.hears_on)
+            require(heard[0] == self.tags[what], f"the node said {heard!r}, expected {what}")
+            stage.kept[what] = heard
 
         return act
 
@@ -232,8 +277,8 @@ SUPPLIERS = (
     Tongue("v2", Start.NODE_V2_BOTH_WAYS, 11 | OTHER_SIDE, 11, _V2_HASKELL, opens=((KEEP_ALIVE, _PING),)),
 )
 PULLERS = (
-    Tongue("v2", Start.NODE_V2, 11, 11 | OTHER_SIDE, _V2_HASKELL),
-    Tongue("v2-cip", Start.NODE_V2, 11, 11 | OTHER_SIDE, _V2_CIP, True),
+    Tongue("v2", Start.NODE_V2, 11, 11 | OTHER_SIDE, _V2_HASKELL, role="puller"),
+    Tongue("v2-cip", Start.NODE_V2, 11, 11 | OTHER_SIDE, _V2_CIP, True, role="puller"),
     Tongue(
         "v1",
         Start.NODE_V1_BOTH_WAYS,
@@ -242,6 +287,7 @@ PULLERS = (
         _V1_HASKELL,
         opens=((KEEP_ALIVE, _PING),),
         awaits_init=True,
+        role="puller",
     ),
     Tongue(
         "seed",
@@ -252,36 +298,38 @@ PULLERS = (
         True,
         opens=((SEED_KEEP_ALIVE, _PING),),
         awaits_init=True,
+        role="puller",
     ),
 )
 V1, V1_CIP, SEED, V2 = SUPPLIERS
 PULL_V2, PULL_V2_CIP, PULL_V1, PULL_SEED = PULLERS
+ALL_TONGUES = frozenset(tongue.key for tongue in (*SUPPLIERS, *PULLERS))
 
 
 def supplies(
     tongue: Tongue,
-    make: Callable[[Scene], Message],
+    make: Callable[[CaseStage], ForgedMessage],
     *,
     announced_size: int | None = None,
-    announced_as: Callable[[Scene], bytes] | None = None,
+    announced_as: Callable[[CaseStage], bytes] | None = None,
 ) -> Act:
     """Announce one message and serve it; done when the node has acknowledged it, or is gone."""
 
-    async def act(scene: Scene) -> None:
-        await tongue.open(scene)
-        offered = make(scene)
-        identifier = announced_as(scene) if announced_as else offered.identifier
+    async def act(stage: CaseStage) -> None:
+        await tongue.open(stage)
+        offered = make(stage)
+        identifier = announced_as(stage) if announced_as else offered.identifier
         size = len(offered.raw) if announced_size is None else announced_size
-        await serve(scene, tongue, [(identifier, size)], [offered.raw])
+        await serve(stage, tongue, [(identifier, size)], [offered.raw])
 
     return act
 
 
 async def serve(
-    scene: Scene, tongue: Tongue, announced: list[tuple[bytes, int]], served: list[bytes]
+    stage: CaseStage, tongue: Tongue, announced: list[tuple[bytes, int]], served: list[bytes]
 ) -> None:
     """An honest supplier's loop over dishonest goods."""
-    attacker = scene.attacker
+    attacker = stage.attacker
     acknowledged = 0
     is_announced = False
     while True:
@@ -294,5 +342,5 @@ async def serve(
         if is_announced and acknowledged >= len(announced):
             return
         await attacker.say(tongue.says_on, tongue.ids(*(() if is_announced else announced)))
-        assert not (is_announced and blocking), "a blocking request while ids are outstanding"
+        require(not (is_announced and blocking), "the node blocks while an id is unacknowledged")
         is_announced = True

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from nacl.signing import SigningKey
 
-from tests.hostile.cbor_bytes import array, octets, uint
+from stagepost.dmq.conform.cbor_bytes import array, octets, uint
 
 KES_DEPTH = 6
 BODY_BYTES = 120
@@ -38,13 +38,14 @@ def _kes_key(seed: bytes, depth: int) -> bytes:
 
 @dataclass
 class Forger:
-    """A pool's keys, at one KES evolution. It signs whatever it is told to, also what is wrong."""
+    """Keys of a pool, at one KES evolution. A forger signs whatever it is told to, also what is wrong."""
 
     cold: SigningKey = field(default_factory=lambda: SigningKey(secrets.token_bytes(32)))
     evolution: int = 0
+    kes_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def __post_init__(self) -> None:
-        seed = secrets.token_bytes(32)
+        seed = self.kes_seed
         pairs: list[bytes] = []  # from the top
         period = self.evolution
         for depth in range(KES_DEPTH, 0, -1):
@@ -73,7 +74,7 @@ class Forger:
 
 
 @dataclass(frozen=True)
-class Message:
+class ForgedMessage:
     """`identifier` is what the message says that its id is."""
 
     identifier: bytes
@@ -97,7 +98,7 @@ def message(
     cold_key: bytes | None = None,
     surplus: tuple[bytes, ...] = (),
     layout: int = 5,
-) -> Message:
+) -> ForgedMessage:
     """Right in everything that is not given."""
     period = start_period + forger.evolution if period is None else period
     fields = (
@@ -127,4 +128,4 @@ def message(
         *surplus,
     )
     front = (payload,) if layout == 4 else (octets(identifier), payload)
-    return Message(identifier, array(*front, *tail))
+    return ForgedMessage(identifier, array(*front, *tail))

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.hostile.attacker import (
+from stagepost.dmq.conform.attacker import (
     HANDSHAKE,
     KEEP_ALIVE,
     OTHER_SIDE,
     SUBMISSION,
     Attacker,
-    Target,
+    NodeTarget,
     node_data,
     segment,
     segments,
 )
-from tests.hostile.cbor_bytes import array, endless, head, mapping, octets, text, uint
+from stagepost.dmq.conform.cbor_bytes import array, endless, head, mapping, octets, text, uint
 
 ANSWER = HANDSHAKE | OTHER_SIDE
 
@@ -76,7 +76,7 @@ BAD_ANSWERS = (
 # fmt: on
 
 
-class Listener:
+class BadPeer:
     """Answers the first connection badly; later ones as well."""
 
     def __init__(self, bad: BadAnswer, magic: int) -> None:
@@ -96,7 +96,7 @@ class Listener:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Attacker(Target(self.port, None, self._magic), reader, writer)
+        peer = Attacker(NodeTarget(self.port, None, self._magic), reader, writer)
         try:
             await peer.hear(HANDSHAKE)
             began = time.monotonic()

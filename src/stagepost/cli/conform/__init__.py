@@ -1,0 +1,1 @@
+"""`stagepost conform`."""

@@ -1,0 +1,162 @@
+"""`stagepost conform`: try anybody's DMQ node with misbehaviour and honest work, and name each deviation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagepost.cli.options.shared import NETWORK_MAGIC, duration_option
+
+if TYPE_CHECKING:
+    from stagepost.dmq.conform.attacker import NodeTarget
+
+COULD_NOT_LOOK = 2
+_PROFILES = ["auto", "dmq-node", "gouroboros", "seed"]
+
+
+@click.command()
+@click.argument("places", metavar="ADDRESS|SOCKET", nargs=-1)
+@click.option(
+    "--network-magic",
+    type=click.IntRange(0, 2**32 - 1),
+    default=NETWORK_MAGIC,
+    show_default=True,
+    help="Magic number of the node's DMQ network.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(_PROFILES),
+    default="auto",
+    show_default=True,
+    help="Wire profile of the node; `auto` tries all of them first and plays the cases of those that it speaks.",
+)
+@click.option(
+    "--new-pools",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Make a folder with keys of pools and a pools file for the node under test; play nothing.",
+)
+@click.option(
+    "--pools",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of --new-pools whose pools the node knows. [new pools, which no node knows]",
+)
+@click.option("--only", multiple=True, metavar="PATTERN", help="Cases or rules to try, such as 'message.*'.")
+@click.option(
+    "--floods", is_flag=True, help="Play cases that send much, too; asks first. Never on a public network."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before floods.")
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="Cases that are played at once, beside those that wait for a time limit; 1 plays all one by one.",
+)
+@duration_option("--grace", "grace_s", default="3s", help="Time on top of every time limit.")
+@click.option("--list", "show_list", is_flag=True, help="Print the cases with their rules; play nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def conform(
+    context: click.Context,
+    places: tuple[str, ...],
+    network_magic: int,
+    profile: str,
+    new_pools: Path | None,
+    pools: Path | None,
+    only: tuple[str, ...],
+    floods: bool,
+    yes: bool,
+    at_once: int,
+    grace_s: float,
+    show_list: bool,
+    as_json: bool,
+) -> None:
+    """Try a DMQ node of any make as peers and programs see it, and name each rule that it breaks.
+
+    ADDRESS is the node's HOST:PORT for peers, SOCKET the path of its local socket, with a slash; give either or both. The
+    node must know the pools of --pools, without a gap between the messages of one pool (--min-sig-delay 0.01s), so
+    that every case can be judged. Cases misbehave on purpose: try a node that nobody depends on.
+
+    Exit code 0 if every rule holds, 1 if the node deviates, 2 if the command could not look at some case.
+
+    \b
+    Example:
+      stagepost conform --new-pools kit
+      stagepost conform 127.0.0.1:3141 ./dmq-node.socket --network-magic 2147483690 --pools kit
+    """
+    import asyncio
+
+    from stagepost.cli.conform import text
+    from stagepost.dmq.conform.cases import CASES
+    from stagepost.dmq.conform.kit import KitOptions, load_cast, try_node
+    from stagepost.dmq.conform.kit import new_pools as make_pools
+    from stagepost.dmq.conform.runner import Cast
+
+    if show_list:
+        for line in text.case_lines(CASES):
+            click.echo(line)
+        return
+    if new_pools is not None:
+        click.echo(f"{make_pools(new_pools)}: give this pools file to the node, and {new_pools} to --pools")
+        return
+    target = replace(_target_of(places, network_magic, context), patience_s=10.0 + grace_s)
+    if floods:
+        _allow_floods(network_magic, yes)
+    cast = Cast() if pools is None else load_cast(pools)
+    options = KitOptions(profile, only, floods, at_once, grace_s)
+    progress = text.CaseProgress(sys.stderr, is_shown=not as_json and sys.stderr.isatty())
+    try:
+        report = asyncio.run(try_node(target, cast, options, progress.add))
+    except OSError as error:
+        click.echo(f"could not look: {' and '.join(places)}: {error.strerror or error}", err=True)
+        click.echo("  check the address or path, and that the node runs", err=True)
+        context.exit(COULD_NOT_LOOK)
+    progress.clear()
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        for line in text.report_lines(report):
+            click.echo(line)
+    context.exit(report.exit_code)
+
+
+def _target_of(places: tuple[str, ...], magic: int, context: click.Context) -> NodeTarget:
+    from stagepost.dmq.conform.attacker import NodeTarget
+    from stagepost.ground.net.network import TcpAddress, parse_address
+
+    target = NodeTarget(None, None, magic)
+    for place in places:
+        address = parse_address(place)
+        if isinstance(address, TcpAddress):
+            if target.port is not None:
+                raise click.UsageError("two addresses were given: one node has one", context)
+            target = replace(target, host=address.host, port=address.port)
+        else:
+            if target.socket is not None:
+                raise click.UsageError("two sockets were given: one node has one", context)
+            target = replace(target, socket=address.path)
+    if not places:
+        raise click.UsageError("give the node's HOST:PORT, its ./SOCKET, or both", context)
+    return target
+
+
+def _allow_floods(magic: int, yes: bool) -> None:
+    from stagepost.dmq.validation import PUBLIC_MAGICS
+    from stagepost.errors import ConfigError
+
+    if magic in PUBLIC_MAGICS:
+        raise ConfigError(
+            f"{magic} is the magic number of a public network, where the kit plays no floods",
+            advice="leave --floods out, or try a node of a private network",
+        )
+    if not yes:
+        click.confirm(
+            "Floods send many megabytes and open many connections. Play them?", abort=True, err=True
+        )

@@ -1,0 +1,103 @@
+"""Programs and peers that keep the rules, beside those that do not: they must be served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stagepost.dmq.conform.attacker import (
+    KEEP_ALIVE,
+    LOCAL_SUBMISSION,
+    NOTIFICATION,
+    OTHER_SIDE,
+    Attacker,
+    NodeTarget,
+    require,
+)
+from stagepost.dmq.conform.cbor_bytes import FALSE, TRUE, array, uint
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
+
+SERVED_WITHIN_S = 60.0
+_WAIT_FOR_NEWS, _ASK = array(uint(0), TRUE), array(uint(0), FALSE)
+_COOKIE = 4_711
+
+
+class HonestProgram:
+    """Program that listens on one connection for its whole life, and submits on a new one each time."""
+
+    def __init__(
+        self, target: NodeTarget, pool: Forger, within_s: float = SERVED_WITHIN_S, layout: int = 5
+    ) -> None:
+        self._target = target
+        self._pool = pool
+        self._within_s = within_s
+        self._layout = layout
+        self._turn = asyncio.Lock()
+        self._listening: Attacker | None = None
+        self.latencies_s: list[float] = []
+
+    async def check(self) -> ForgedMessage:
+        """Send one message in and hear it again; raise if the node does not serve."""
+        async with self._turn, asyncio.timeout(self._within_s):
+            began = time.monotonic()
+            sent = message(self._pool, layout=self._layout)
+            answer = await submit(self._target, sent)
+            require(answer == [1], f"an honest message was answered with {answer!r}")
+            while sent.identifier not in await self._told():
+                pass
+            self.latencies_s.append(time.monotonic() - began)
+            return sent
+
+    async def _told(self) -> list[bytes]:
+        if self._listening is None:
+            self._listening = await Attacker.local(self._target)
+            await self._listening.shake_hands_locally()
+        await self._listening.say(NOTIFICATION, _WAIT_FOR_NEWS)
+        _, messages, *_ = await self._listening.hear(NOTIFICATION | OTHER_SIDE)
+        return [told_id(told) for told in messages]
+
+    async def leave(self) -> None:
+        if self._listening is not None:
+            await self._listening.leave()
+
+
+def told_id(told: list[Any]) -> bytes:
+    """Return the id of a decoded message of either layout."""
+    identifier: bytes = told[0][0] if isinstance(told[0], list) else told[0]
+    return identifier
+
+
+async def submit(target: NodeTarget, sent: ForgedMessage) -> Any:
+    program = await Attacker.local(target)
+    try:
+        await program.shake_hands_locally()
+        await program.say(LOCAL_SUBMISSION, array(uint(0), sent.raw))
+        return await program.hear(LOCAL_SUBMISSION | OTHER_SIDE)
+    finally:
+        await program.leave()
+
+
+async def is_asked(target: NodeTarget) -> None:
+    """Ask as a program for messages, and hear an answer."""
+    program = await Attacker.local(target)
+    try:
+        await program.shake_hands_locally()
+        await program.say(NOTIFICATION, _ASK)
+        answer = await program.hear(NOTIFICATION | OTHER_SIDE)
+        require(answer[0] == 1, f"an honest question for messages was answered with {answer!r}")
+    finally:
+        await program.leave()
+
+
+async def is_pinged(target: NodeTarget, source: Callable[[], str | None]) -> None:
+    """Ask for a cookie as a peer, and hear it."""
+    peer = await Attacker.tcp(target, source=source())
+    try:
+        await peer.shake_hands(1, 2)
+        await peer.say(KEEP_ALIVE, array(uint(0), uint(_COOKIE)))
+        answer = await peer.hear(KEEP_ALIVE | OTHER_SIDE)
+        require(answer == [1, _COOKIE], f"an honest keep-alive was answered with {answer!r}")
+    finally:
+        await peer.leave()

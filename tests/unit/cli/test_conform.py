@@ -1,0 +1,73 @@
+"""`stagepost conform`: what it refuses to do, what it prints without a node, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from stagepost.cli import main as command
+from stagepost.dmq.conform.cases import CASES
+from stagepost.dmq.conform.report import COULD_NOT_LOOK
+
+
+def conform(*arguments: str) -> int:
+    return command.run(["conform", *arguments])
+
+
+def test_nobody_to_look_at_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform(f"{tmp_path}/no.socket") == COULD_NOT_LOOK
+    assert "could not look" in capsys.readouterr().err
+    assert conform("127.0.0.1:1") == COULD_NOT_LOOK
+    assert capsys.readouterr().out == ""
+
+
+def test_two_addresses_or_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform() == COULD_NOT_LOOK
+    assert conform("127.0.0.1:1", "127.0.0.1:2") == COULD_NOT_LOOK
+    assert "two addresses" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("magic", ["2912307721", "2147483649", "2147483650"])
+def test_floods_are_refused_on_public_networks(magic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform("127.0.0.1:1", "--floods", "--yes", "--network-magic", magic) == COULD_NOT_LOOK
+    assert "no floods" in capsys.readouterr().err
+
+
+def test_floods_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(text: str, **_: object) -> None:
+        asked.append(text)
+        raise click.exceptions.Abort
+
+    monkeypatch.setattr("click.confirm", refuse)
+    assert conform("127.0.0.1:1", "--floods", "--network-magic", "42") == 130
+    assert len(asked) == 1
+
+
+def test_list_names_every_case_with_its_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform("--list") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(CASES)
+    assert any("mux.empty: A segment without payload" in line for line in lines)
+
+
+def test_new_pools_are_made_once_and_are_private(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "kit"
+    assert conform("--new-pools", str(folder)) == 0
+
+    assert (folder / "kit.json").stat().st_mode & 0o777 == 0o600
+    pools = json.loads((folder / "pools.json").read_text())["pools"]
+    assert sorted(pool["stake"] for pool in pools) == [0, 1, 1, 1]
+    assert conform("--new-pools", str(folder)) == COULD_NOT_LOOK
+    assert "has pools already" in capsys.readouterr().err
+
+
+def test_a_folder_without_pools_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform("127.0.0.1:1", "--pools", str(tmp_path)) != 0
+    assert f"{tmp_path}{os.sep}kit.json" in capsys.readouterr().err
