@@ -159,14 +159,17 @@ class House:
 
     # What the validator sends to full nodes.
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         world = self.world
         if full_node != world.full_node.source_id or not world.is_full_node_linked:
             return False
         world.counts["receipt packet"] += 1
-        return world.wires.carry(
-            self.number, "full node", lambda: world.full_node.receipts_came(self.key_id, combined_receipt)
-        )
+
+        def arrive() -> None:
+            for data in filter(None, (statement, combined_receipt)):
+                world.full_node.receipts_came(self.key_id, data)
+
+        return world.wires.carry(self.number, "full node", arrive)
 
     def start(self) -> None:
         world = self.world
@@ -235,11 +238,12 @@ class OverlayWorld:
         self._lives = 0
         self.houses = [House(self, number) for number in range(size)]
         self.receipts: list[Receipt] = []
+        self.topic = MemoryTopic(STATUSES_TOPIC)
         self.full_node = FullNode(
             FULL_NODE_SEED,
             OneSessionLedger(parse, map(public_key_of, range(size)), SEQNO),
             self,
-            StatusTopic(MemoryTopic(STATUSES_TOPIC).writer(retry_s=RETRY_S)),
+            StatusTopic(self.topic.writer(retry_s=RETRY_S)),
             KnownSets([]),
             self.clock,
             Random(seed + 2),

@@ -11,6 +11,7 @@ from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.remp.receipts.chains import ReceiptChains
 from stagepost.validator.receipts import Statements
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse
@@ -105,6 +106,7 @@ def test_a_validator_that_forgets_what_it_has_said_is_found(monkeypatch: pytest.
     def forget(self: Statements, *arguments: Any) -> None:
         read(self, *arguments)
         self.earlier.clear()
+        self.chains = ReceiptChains()
 
     monkeypatch.setattr(Statements, "__init__", forget)
     with pytest.raises(AssertionError):

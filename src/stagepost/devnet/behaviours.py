@@ -14,7 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import zip_longest
 from random import Random
+
+import msgspec
 
 from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, data_hash, decode_update
 from stagepost.chain.agreement.messages import decode_message
@@ -24,9 +27,10 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.queue.records import payload_beside
-from stagepost.remp.receipts.compact import RECEIPTS_MAX, CombinedReceipt
+from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink
 from stagepost.remp.receipts.status import Level, Status
 
 LIE = "refused, says a validator that does not tell the truth"
@@ -209,12 +213,14 @@ class EquivocatingOverlay:
 
 
 class SilentLinks:
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         return True
 
 
 class UntrueLinks:
-    """Beside each receipt of the given status sends another one, of a refusal, dated `later_ms` later."""
+    """Beside each receipt of the given status sends another one, of a refusal, dated `later_ms` later: as the next one of
+    its chain, or in the same place if `later_ms` is 0.
+    """
 
     def __init__(self, links: ValidatorLinks, seed: bytes, status: Status, *, later_ms: int) -> None:
         self._links = links
@@ -222,16 +228,24 @@ class UntrueLinks:
         self._status = status
         self._later_ms = later_ms
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         packet = CombinedReceipt.decode(combined_receipt)
-        told: list[Receipt] = []
-        for receipt in packet.receipts:
-            told.append(receipt)
-            if self._is_lied_about(receipt.status) and len(told) < RECEIPTS_MAX:
+        bound = PacketStatement.decode(statement).links if statement else ()
+        if not self._links.tell(full_node, combined_receipt, statement):
+            return False
+        for receipt, link in zip_longest(packet.receipts, bound):
+            if self._is_lied_about(receipt.status):
                 at_ms = receipt.timestamp_ms + self._later_ms
-                lie = Receipt(receipt.message_id, Rejected(Level.QUEUE, LIE), at_ms, receipt.source_id)
-                told.append(lie.sign(self._seed))
-        return self._links.tell(full_node, CombinedReceipt(packet.source_id, tuple(told)).encode())
+                lie = Receipt(receipt.message_id, Rejected(Level.QUEUE, LIE), at_ms, b"").sign(self._seed)
+                said = () if link is None else (self._link_of(lie, link),)
+                signed = PacketStatement(lie.source_id, said).sign(self._seed).encode() if said else b""
+                self._links.tell(full_node, CombinedReceipt(lie.source_id, (lie,)).encode(), signed)
+        return True
+
+    def _link_of(self, lie: Receipt, true: StatementLink) -> StatementLink:
+        if self._later_ms:
+            return StatementLink(*true.chain, true.number + 1, true.receipt, lie.hash)
+        return msgspec.structs.replace(true, receipt=lie.hash)
 
     def _is_lied_about(self, status: MessageStatus) -> bool:
         is_included = status.level is Level.SHARDCHAIN

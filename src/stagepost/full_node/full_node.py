@@ -22,7 +22,12 @@ from stagepost.full_node.earlier_life import FINALS_KEPT_MAX
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.message_record import MessageRecord, RecordEvent, RecordState
 from stagepost.full_node.network import NetworkMember
-from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
+from stagepost.full_node.receipt_checks import (
+    ReceiptChecks,
+    ReceiptJudge,
+    StatementIntake,
+    is_statement,
+)
 from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
 from stagepost.full_node.submitter_shares import SubmitterShares
 from stagepost.ground.crypto import ed25519
@@ -46,6 +51,7 @@ from stagepost.remp.queue.staged_sending import (
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
+from stagepost.remp.receipts.statements import PlacedLink
 from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
@@ -130,9 +136,10 @@ class FullNode:
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
         self._checks = ReceiptChecks(self._receipt_checked, verifier)
+        self._bound = StatementIntake(self.sets)
         self._alarm = Alarm(clock, self._wake)
         self._records: dict[bytes, MessageRecord] = {}
-        self._ahead: list[Receipt] = []
+        self._ahead: list[tuple[Receipt, PlacedLink | None]] = []
         """Receipts of members of coming sessions, until the node hears of the next master block that begins sessions."""
         self._finals: deque[bytes] = deque()
         """Ids of the records that are final, the oldest first."""
@@ -366,19 +373,31 @@ class FullNode:
 
     # Validators
 
-    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
-        """Check the receipts of a packet; `DecodeError` closes the link by name."""
-        packet = CombinedReceipt.decode(combined_receipt)
+    def receipts_came(self, validator: bytes, data: bytes) -> None:
+        """Check the receipts of a packet, or the statement that binds the next one; `DecodeError` closes the link by
+        name.
+        """
+        if is_statement(data):
+            self._bound.came(validator, data)
+            return
+        packet = CombinedReceipt.decode(data)
         if packet.source_id != validator:
             raise DecodeError(
                 f"validator {validator.hex()} sent receipts of {packet.source_id.hex()}",
                 code=ErrorCode.RECEIPT_SOURCE,
             )
-        wanted = [receipt for receipt in packet.receipts if self._is_wanted(receipt)]
+        links = self._bound.links_of(validator, packet.receipts)
+        wanted = [
+            (receipt, link)
+            for receipt, link in zip(packet.receipts, links, strict=True)
+            if self._is_wanted(receipt)
+        ]
         if wanted:
-            self._checks.check(validator, wanted, ReceiptJudge(self.sets, self.now_ms))
+            receipts, wanted_links = zip(*wanted, strict=True)
+            self._checks.check(validator, receipts, ReceiptJudge(self.sets, self.now_ms), wanted_links)
 
     def validator_linked(self, validator: bytes) -> None:
+        self._bound.linked(validator)
         self._perform(self.sending.validator_linked(self._clock.mono_s()))
 
     def _is_wanted(self, receipt: Receipt) -> bool:
@@ -391,9 +410,11 @@ class FullNode:
             return False
         return True
 
-    def _receipt_checked(self, receipt: Receipt, fault: Quarantined | None) -> None:
+    def _receipt_checked(
+        self, receipt: Receipt, fault: Quarantined | None, link: PlacedLink | None = None
+    ) -> None:
         if fault is not None and self._is_ahead(receipt, fault):
-            self._ahead.append(receipt)
+            self._ahead.append((receipt, link))
             return
         if fault is not None:
             self.counters.quarantined[fault.reason] += 1
@@ -410,9 +431,9 @@ class FullNode:
         record = self._records.get(receipt.message_id)
         if record is not None and record.state is RecordState.SENDING:
             # SentToValidators comes first on the topic; the limit for each source bounds how many wait.
-            record.waiting.append(receipt)
+            record.waiting.append((receipt, link))
         else:
-            self._publish_counted(receipt)
+            self._publish_counted(receipt, link)
         self._perform(effects)
 
     def _is_ahead(self, receipt: Receipt, fault: Quarantined) -> bool:
@@ -429,13 +450,13 @@ class FullNode:
     def _check_ahead(self) -> None:
         """Check the receipts again whose sessions may have begun."""
         ahead, self._ahead = self._ahead, []
-        for receipt in ahead:
-            self._checks.check(receipt.source_id, [receipt], ReceiptJudge(self.sets, self.now_ms))
+        for receipt, link in ahead:
+            self._checks.check(receipt.source_id, [receipt], ReceiptJudge(self.sets, self.now_ms), [link])
 
     # Statuses
 
-    def _publish_counted(self, receipt: Receipt) -> None:
-        """Publish a receipt that counts. When a validator calls a message final, the chain itself will say so: the node
+    def _publish_counted(self, receipt: Receipt, link: PlacedLink | None = None) -> None:
+        """Publish a receipt that counts, with its link where it has one. When a validator calls a message final, the chain itself will say so: the node
         publishes that, and once."""
         record = self._records.get(receipt.message_id) or MessageRecord()
         if receipt.source_id != self.source_id:
@@ -444,7 +465,7 @@ class FullNode:
             self._complaints.heard(receipt, self.now_ms, is_final=record.is_final)
         hint = self._session_hint(receipt.source_id, record)
         self._publish(
-            receipt, record, hint, record.earlier_ids, is_settling=self._is_settling(receipt, record)
+            receipt, record, hint, record.earlier_ids, link, is_settling=self._is_settling(receipt, record)
         )
 
     def _session_hint(self, source_id: bytes, record: MessageRecord) -> bytes | None:
@@ -477,12 +498,13 @@ class FullNode:
         record: MessageRecord,
         session_id: bytes | None,
         earlier: EarlierIds,
+        link: PlacedLink | None = None,
         *,
         is_settling: bool,
     ) -> None:
         record.unstored += is_settling
         self._statuses.publish(
-            receipt, session_id, earlier, lambda: self._stored(receipt, record, is_settling=is_settling)
+            receipt, session_id, earlier, lambda: self._stored(receipt, record, is_settling=is_settling), link
         )
 
     def _stored(self, receipt: Receipt, record: MessageRecord, *, is_settling: bool) -> None:
@@ -505,7 +527,7 @@ class FullNode:
     def _publish_waiting(self, record: MessageRecord) -> None:
         """Publish the receipts that waited for SentToValidators, in the order in which they came."""
         while record.waiting:
-            self._publish_counted(record.waiting.pop(0))
+            self._publish_counted(*record.waiting.pop(0))
 
     def _signed(self, message_id: bytes, status: MessageStatus, date_ms: int | None = None) -> Receipt:
         date_ms = self.now_ms if date_ms is None else date_ms
@@ -583,7 +605,7 @@ class FullNode:
         self._use_sets()
 
     def _use_sets(self) -> None:
-        self.sets = self.known_sets.sets
+        self.sets = self._bound.sets = self.known_sets.sets
         self._sets_changed(self.known_sets)
 
 

@@ -18,6 +18,7 @@ from stagepost.ground.statemachine.lifecycle import Lifecycle
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.statements import PlacedLink
 
 
 class RecordState(Enum):
@@ -102,7 +103,7 @@ class MessageRecord:
         self.end: Accepted | None = None
         self.frame: bytes | None = None
         self.unstored = 0
-        self.waiting: list[Receipt] = []
+        self.waiting: list[tuple[Receipt, PlacedLink | None]] = []
 
     def step(self, event: RecordEvent) -> bool:
         """Move to the state that the table gives; return False, and stay, if the table has no row for `event`."""

@@ -1,4 +1,5 @@
-"""Checks of validators' receipts: beside the loop where there are many, with results in each validator's order.
+"""Checks of validators' receipts: beside the loop where there are many, with results in each validator's order; and of
+the statements that bind them, once for each packet.
 
 Signatures are most of a full node's work: seven validators sign twenty receipts and more for one message.
 """
@@ -9,13 +10,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.signatures.verifier import Errand, InlineVerifier, Request, SignatureVerifier
+from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.receipts.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
+from stagepost.remp.receipts.statements import SIGNED_STATEMENT_ID, PacketStatement, PlacedLink, placed_in
 from stagepost.remp.validator_sets import ValidatorSets
 
-OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None], None]
+OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None, PlacedLink | None], None]
 ReceiptRequest: TypeAlias = Request[Receipt, Quarantined]
+
+_STATEMENT = constructor_bytes(SIGNED_STATEMENT_ID)
 
 
 class ReceiptJudge:
@@ -50,10 +56,21 @@ class ReceiptChecks:
         self._verifier = verifier or InlineVerifier()
         self._under_way: dict[bytes, deque[ReceiptRequest]] = {}
         self._answers: set[ReceiptRequest] = set()
+        self._links: dict[ReceiptRequest, Sequence[PlacedLink | None]] = {}
 
-    def check(self, source: bytes, receipts: Sequence[Receipt], judge: ReceiptJudge) -> None:
-        """Check receipts of one source: `on_judged` gets the earlier receipts of a source first."""
+    def check(
+        self,
+        source: bytes,
+        receipts: Sequence[Receipt],
+        judge: ReceiptJudge,
+        links: Sequence[PlacedLink | None] = (),
+    ) -> None:
+        """Check receipts of one source: `on_judged` gets the earlier receipts of a source first, each with its link of
+        `links`, which are as many as receipts, or none.
+        """
         request: ReceiptRequest = Request(receipts)
+        if links:
+            self._links[request] = links
         self._under_way.setdefault(source, deque()).append(request)
         self._verifier.verify([request], Errand(judge.check, self._answered, judge))
 
@@ -69,5 +86,44 @@ class ReceiptChecks:
     def _hand_on(self, request: ReceiptRequest) -> None:
         if request.bug is not None:
             raise request.bug
-        for receipt, verdict in zip(request.messages, request.verdicts, strict=True):
-            self._on_judged(receipt, verdict)
+        links = self._links.pop(request, (None,) * len(request.messages))
+        for receipt, verdict, link in zip(request.messages, request.verdicts, links, strict=True):
+            self._on_judged(receipt, verdict, link)
+
+
+def is_statement(data: bytes) -> bool:
+    """Return whether the object that a validator sent is a statement, and not a packet of receipts."""
+    return data[:CONSTRUCTOR_BYTES] == _STATEMENT
+
+
+class StatementIntake:
+    def __init__(self, sets: ValidatorSets) -> None:
+        self.sets = sets
+        self._next: dict[bytes, PacketStatement | None] = {}
+        """By validator, until its next packet; None for a statement that nobody can check here."""
+
+    def came(self, validator: bytes, data: bytes) -> None:
+        """Keep a statement for the next packet of `validator`. `DecodeError` closes the link by name."""
+        statement = PacketStatement.decode(data)
+        if statement.source_id != validator:
+            raise DecodeError(
+                f"validator {validator.hex()} sent a statement of {statement.source_id.hex()}",
+                code=ErrorCode.RECEIPT_SOURCE,
+            )
+        # A member of a session that this node has not heard of yet: its receipts wait, and count without links.
+        member = next(iter(self.sets.memberships(validator).values()), None)
+        if member is not None and not statement.is_signed_by(member[1].public_key):
+            raise DecodeError(
+                f"the statement of validator {validator.hex()} about its receipts is not signed by it",
+                code=ErrorCode.RECEIPT_SIGNATURE,
+            )
+        self._next[validator] = None if member is None else statement
+
+    def links_of(self, validator: bytes, receipts: Sequence[Receipt]) -> Sequence[PlacedLink | None]:
+        """Return the link of each receipt of a packet; `DecodeError` if the statement before it is of other receipts."""
+        statement = self._next.pop(validator, None)
+        return [None] * len(receipts) if statement is None else placed_in(statement, receipts)
+
+    def linked(self, validator: bytes) -> None:
+        """Drop the statement whose packet an earlier link has lost."""
+        self._next.pop(validator, None)

@@ -17,6 +17,7 @@ import msgspec
 from stagepost.errors import StorageError
 from stagepost.ground.loop.turn_end import turn_end
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.statements import LINK_HEADER, PlacedLink
 from stagepost.topics.log.appends import LoopAnswers
 from stagepost.topics.log.group_commit import ROW_BYTES
 from stagepost.topics.topic import Place, Record, RetryingWriter
@@ -98,11 +99,14 @@ class StatusTopic:
         session_id: bytes | None,
         earlier: EarlierIds,
         settled: Callable[[], None] = lambda: None,
+        link: PlacedLink | None = None,
     ) -> None:
-        """Call `settled` when the disk holds the status."""
+        """Call `settled` when the disk holds the status. `link` is the receipt's place in its chain."""
         headers = earlier.headers()
         if session_id is not None:
             headers["session"] = session_id.hex()
+        if link is not None:
+            headers[LINK_HEADER] = link.to_header()
         self.published += 1
         record = Record(receipt.message_id.hex().encode(), receipt.to_json().encode(), headers)
         entry = _Entry(record, settled)

@@ -19,7 +19,7 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import ValidatorLinkEvents
 from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import MessageFrame, Receipts
-from stagepost.remp.links.versions import LinkKind
+from stagepost.remp.links.versions import LinkKind, LinkVersion
 
 FULL_NODES_MAX = 256
 """Full nodes, at most, that have a link at the same time."""
@@ -38,9 +38,14 @@ class ReceiptLink(Link):
     ) -> None:
         super().__init__(bearer, terms, end.clock, counts, dialled=False)
         self._events = events
+        self._takes_statements = LinkVersion(terms.version).is_encrypted
 
-    def tell(self, combined_receipt: bytes) -> bool:
-        return self.say(Receipts(combined_receipt))
+    def tell(self, combined_receipt: bytes, statement: bytes) -> bool:
+        """Send receipts behind their statement. Full nodes of earlier releases, whose links are plain, know no
+        statements.
+        """
+        is_bound = bool(statement) and self._takes_statements
+        return (not is_bound or self.say(Receipts(statement))) and self.say(Receipts(combined_receipt))
 
     def heard(self, message: object) -> None:
         if isinstance(message, MessageFrame):
@@ -74,13 +79,13 @@ class ListeningValidatorLinks:
         """Return the key ids of the full nodes that have a link now."""
         return sorted(self._links)
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         check_object(combined_receipt)
         link = self._links.get(full_node)
         if link is None:
             self.counts.unlinked += 1
             return False
-        return link.tell(combined_receipt)
+        return link.tell(combined_receipt, statement)
 
     def refuse(self, full_node: bytes, rule: str, text: str) -> None:
         """Close the link of a full node that sent what no honest one sends, and keep the full node out for a

@@ -46,7 +46,7 @@ class OwedReceipts:
         self,
         cache: MessageCache,
         statements: Statements,
-        tell: Callable[[Sequence[Telling]], None],
+        tell: Callable[[bytes, Sequence[Telling]], None],
         message_timeout_s: float,
     ) -> None:
         self._cache = cache
@@ -92,12 +92,14 @@ class OwedReceipts:
         """
         for session_id, messages in list(self._by_session.items()):
             for message_id, owed in list(messages.items()):
-                if self._is_settled(message_id, owed, catchain_seqno, now):
+                if self._is_settled(session_id, message_id, owed, catchain_seqno, now):
                     del messages[message_id]
             if not messages:
                 del self._by_session[session_id]
 
-    def _is_settled(self, message_id: bytes, owed: OwedMessage, catchain_seqno: int, now: float) -> bool:
+    def _is_settled(
+        self, session_id: bytes, message_id: bytes, owed: OwedMessage, catchain_seqno: int, now: float
+    ) -> bool:
         cached = self._cache.get(message_id)
         if cached is not None:
             if place_of(cached.status) == FINAL:
@@ -113,10 +115,12 @@ class OwedReceipts:
         is_alive = catchain_seqno < owed.seqno + CATCHAINS_OF_LIFE + is_in_shard
         if is_alive and (is_in_shard or now < owed.since_s + self._message_timeout_s):
             return False
-        self._close(message_id, said, list(owed.full_nodes))
+        self._close(session_id, message_id, said, list(owed.full_nodes))
         return True
 
-    def _close(self, message_id: bytes, said: MessageStatus, full_nodes: Sequence[bytes]) -> None:
+    def _close(
+        self, session_id: bytes, message_id: bytes, said: MessageStatus, full_nodes: Sequence[bytes]
+    ) -> None:
         tellings: list[Telling] = [Introduce(full_node, message_id, (said,)) for full_node in full_nodes]
         for event in (Event.DROPPED_BY_MASTER, Event.LIFE_OVER):
             change = after(said, event)
@@ -127,7 +131,7 @@ class OwedReceipts:
                 ]
         self._statements.earlier.pop(message_id, None)
         self._cache.note_let_go([message_id])
-        self._tell(tellings)
+        self._tell(session_id, tellings)
 
 
 def _headers(frames: Iterable[bytes]) -> Iterator[Header]:

@@ -1,11 +1,9 @@
-"""A validator's receipts: dated, signed, on disk where that is needed, packed, and sent in the same turn of
-the loop.
+"""A validator's receipts: dated, signed, linked, on disk, packed, and sent.
 
 `Lanes` holds the receipts of each message, in order. All full nodes get the same lane of receipts: one that
 sends a message later than others gets the lane again as it was, and nothing that was said to it alone.
-`Statements` writes receipts to disk before they are sent, because after a crash the validator must not
-contradict them. The receipt that a message is in the queue is written together with the next one: until then
-it may be sent again.
+`Statements` writes receipts and their links to disk before they are sent, because after a crash the validator must not
+contradict them. With each packet `ReceiptSender` signs one statement, which holds the links of the packet's receipts.
 """
 
 from __future__ import annotations
@@ -14,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
@@ -21,12 +21,14 @@ from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay import ValidatorLinks
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
+from stagepost.remp.receipts.chains import ReceiptChains
 from stagepost.remp.receipts.compact import CombinedReceipt
-from stagepost.remp.receipts.message_status import MessageStatus, New, kind_of
-from stagepost.remp.receipts.packing import PacketQueue
+from stagepost.remp.receipts.message_status import MessageStatus, kind_of
+from stagepost.remp.receipts.packing import Packet, PacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink, sealed_parts
 from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
-from stagepost.validator.session_store import SessionStore, StatementRow
+from stagepost.validator.session_store import LinkRow, SessionStore, StatementRow
 
 LANES_MAX = 16_384
 """Messages, at most; a further one displaces the one whose last receipt is oldest. A lane takes about a
@@ -83,6 +85,7 @@ class Statements:
     def __init__(self, store: SessionStore, catchain_seqno: Callable[[], int]) -> None:
         self.failures = 0
         self.lanes = Lanes()
+        self.chains = ReceiptChains()
         self.earlier: dict[bytes, tuple[Receipt, ...]] = {}
         self._store = store
         self._catchain_seqno = catchain_seqno
@@ -92,9 +95,13 @@ class Statements:
         self._is_writing = False
         self._is_stopped = False
         for row in store.statements:
-            for receipt in CombinedReceipt.decode(row.receipts).receipts:
+            receipts = CombinedReceipt.decode(row.receipts).receipts
+            links = row.links or (LinkRow(),) * len(receipts)
+            for receipt, link in zip(receipts, links, strict=True):
                 self.earlier[receipt.message_id] = self.lanes.extend(receipt.message_id, (receipt,))
                 self._written[receipt.message_id] = row.catchain_seqno
+                if link.number:
+                    self.chains.restore(receipt, link.session_id, link.number, link.before)
 
     def say(
         self, receipts: Mapping[bytes, Sequence[Receipt]], then: Then, *, is_repeated: bool = False
@@ -107,13 +114,8 @@ class Statements:
         seqno = self._catchain_seqno()
         written: list[Receipt] = []
         for message_id, said in receipts.items():
-            lane = self.lanes.extend(message_id, said)
-            if message_id in self._written:
-                written += said
-            elif not all(isinstance(one.status, New) for one in said):
-                written += lane
-            else:
-                continue
+            self.lanes.extend(message_id, said)
+            written += said
             self._written[message_id] = seqno
         if not written and not (is_repeated and self._is_writing):
             then()
@@ -122,12 +124,18 @@ class Statements:
         self._write()
 
     def forget_before(self, catchain_seqno: int) -> None:
-        """Forget the messages whose last receipt is from an older catchain: they have come to their ends."""
+        """Forget the messages whose last receipt is from an older catchain: they have come to their ends. A session that
+        has not ended keeps its chains: one that began anew would have two first links.
+        """
+        oldest_seqno = self.chains.oldest_seqno
+        if oldest_seqno is not None:
+            catchain_seqno = min(catchain_seqno, oldest_seqno)
         gone = [message_id for message_id, seqno in self._written.items() if seqno < catchain_seqno]
         for message_id in gone:
             del self._written[message_id]
             self.earlier.pop(message_id, None)
             self.lanes.forget(message_id)
+            self.chains.forget(message_id)
         if gone:
             self._store.remove_statements(catchain_seqno)
 
@@ -148,10 +156,15 @@ class Statements:
         receipts = [receipt for some, _ in batch for receipt in some]
         seqno = self._catchain_seqno()
         rows = [
-            StatementRow(seqno, _packed(receipts[start : start + ROW_RECEIPTS_MAX]))
+            self._row(seqno, receipts[start : start + ROW_RECEIPTS_MAX])
             for start in range(0, len(receipts), ROW_RECEIPTS_MAX)
         ]
         self._store.put_statements(rows, partial(self._put_down, batch))
+
+    def _row(self, seqno: int, receipts: Sequence[Receipt]) -> StatementRow:
+        return StatementRow(
+            seqno, _packed(receipts), tuple(map(_link_row, map(self.chains.link_of, receipts)))
+        )
 
     def _put_down(self, batch: Batch, error: StorageError | None) -> None:
         if self._is_stopped:
@@ -165,6 +178,10 @@ class Statements:
         for _, then in batch:
             then()
         self._write()
+
+
+def _link_row(link: StatementLink | None) -> LinkRow:
+    return LinkRow() if link is None else LinkRow(link.session_id, link.number, link.before)
 
 
 def _packed(receipts: Sequence[Receipt]) -> bytes:
@@ -185,6 +202,8 @@ class ReceiptSender:
         self._public_key = ed25519.public_key(seed)
         self.source_id = key_id(self._public_key)
         self.signed = 0
+        self.withheld = 0
+        """Receipts that were not made, because they would have contradicted the ones before them."""
         self._links = links
         self._clock = clock
         self._statements = statements
@@ -214,7 +233,8 @@ class ReceiptSender:
                 del self._muted[next(iter(self._muted))]
         return [one for one in tellings if one.message_id not in self._muted]
 
-    def tell(self, tellings: Sequence[Telling]) -> None:
+    def tell(self, session_id: bytes, tellings: Sequence[Telling]) -> None:
+        """Date, sign, link, store and send receipts that the queue of session `session_id` tells."""
         if self._muted_until:
             tellings = self._heard_of_muted(tellings)
         said: dict[bytes, list[Receipt]] = {}
@@ -229,7 +249,9 @@ class ReceiptSender:
                 spoken += ((one.full_node, receipt) for receipt in lane)
                 statuses = _not_said(one, lane)
             for status in statuses:
-                spoken.append((one.full_node, self._said(one.message_id, status, said)))
+                receipt = self._said(session_id, one.message_id, status, said)
+                if receipt is not None:
+                    spoken.append((one.full_node, receipt))
         self._statements.say(said, lambda: self.repeat(spoken), is_repeated=is_repeated)
 
     def repeat(self, spoken: Iterable[tuple[bytes, Receipt]]) -> None:
@@ -253,19 +275,29 @@ class ReceiptSender:
         """Return the earlier receipts of a message, and those that are being made now."""
         return (*self._statements.lanes[message_id], *said.get(message_id, ()))
 
-    def _said(self, message_id: bytes, status: MessageStatus, said: dict[bytes, list[Receipt]]) -> Receipt:
+    def _said(
+        self, session_id: bytes, message_id: bytes, status: MessageStatus, said: dict[bytes, list[Receipt]]
+    ) -> Receipt | None:
         """Return the receipt for a status. Several full nodes get the same, one after the other: one receipt,
-        one signature.
+        one signature. None for a status that would contradict the receipt before it in its chain.
         """
-        now = said.setdefault(message_id, [])
+        now = said.get(message_id, [])
         if not now or now[-1].status != status:
+            chains = self._statements.chains
+            in_session = chains.session_for(message_id, session_id)
+            if not chains.may_follow(in_session, message_id, kind_of(status)):
+                self.withheld += 1
+                return None
+            now = said.setdefault(message_id, now)
             now.append(self._receipt(message_id, status, self._lane(message_id, said)))
+            chains.append(in_session, now[-1])
         return now[-1]
 
     def _receipt(self, message_id: bytes, status: MessageStatus, lane: Sequence[Receipt]) -> Receipt:
         self.signed += 1
+        last_ms = lane[-1].timestamp_ms if lane else self._statements.chains.last_date_ms(message_id)
         now_ms = int(self._clock.unix_s() * 1_000)
-        date_ms = max(now_ms, lane[-1].timestamp_ms + 1) if lane else now_ms
+        date_ms = now_ms if last_ms is None else max(now_ms, last_ms + 1)
         receipt = Receipt(ExternalMessageId(message_id), status, date_ms, self.source_id)
         return receipt.with_signature(
             ed25519.sign(self._seed, receipt.signed_bytes, public_key=self._public_key)
@@ -293,13 +325,28 @@ class ReceiptSender:
             return
         now = self._clock.mono_s()
         away: set[bytes] = set()
+        signed: dict[tuple[StatementLink, ...], bytes] = {}
         for packet in self._packing.packets(now):
             full_node = packet.full_node
-            # Receipts stay in order: if one could not be sent to a full node, none that follows is tried.
-            if full_node in away or not self._links.tell(full_node, packet.encode(self.source_id)):
-                away.add(full_node)
-                self._packing.put_back(packet, now)
+            for receipts, links in sealed_parts(packet.receipts, self._statements.chains.link_of):
+                part = Packet(full_node, receipts)
+                # Receipts stay in order: if one could not be sent to a full node, none that follows is tried.
+                if full_node in away or not self._links.tell(
+                    full_node, part.encode(self.source_id), self._statement(links, signed)
+                ):
+                    away.add(full_node)
+                    self._packing.put_back(part, now)
         self._plan()
+
+    def _statement(
+        self, links: tuple[StatementLink, ...], signed: dict[tuple[StatementLink, ...], bytes]
+    ) -> bytes:
+        """Return the encoded statement with `links`, which is signed once for all full nodes; empty for no links."""
+        if links and links not in signed:
+            statement = PacketStatement(self.source_id, links)
+            signature = ed25519.sign(self._seed, statement.signed_bytes, public_key=self._public_key)
+            signed[links] = msgspec.structs.replace(statement, signature=signature).encode()
+        return signed.get(links, b"")
 
 
 def _not_said(one: Introduce, lane: Sequence[Receipt]) -> Sequence[MessageStatus]:

@@ -55,11 +55,22 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True):
         return HandOver(self.handed_at_ms, self.signature)
 
 
+class LinkRow(msgspec.Struct, frozen=True, array_like=True):
+    """Place of a receipt in its chain; number 0 for a receipt without one."""
+
+    session_id: bytes = b""
+    number: int = 0
+    before: bytes = b""
+
+
 class StatementRow(msgspec.Struct, frozen=True, array_like=True):
-    """Receipts that were signed together, packed as they are sent, and under which catchain of the masterchain."""
+    """Receipts that were signed together, packed as they are sent, and under which catchain of the masterchain.
+    `links`: the link of each of them; none at all in rows of earlier releases.
+    """
 
     catchain_seqno: int
     receipts: bytes
+    links: tuple[LinkRow, ...] = ()
 
 
 BLOCKS: Table[int, BlockRow] = Table("blocks", int, BlockRow)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -108,6 +109,9 @@ class Validator:
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
         self._untold: dict[bytes, list[Telling]] = {}
         self._has_lived_before = bool(store.sessions)
+        if store.damage:
+            # Receipts may be among what was lost, and a chain that misses one must not go on.
+            self.mute()
         self._current: list[bytes] = []
         self._ended: dict[bytes, _EndedSession] = {}
         # Left, but messages that were received there are still open: each of them must come to an end.
@@ -143,6 +147,7 @@ class Validator:
         if plan.masterchain_seqno > self.cache.window.current:
             self.master_advanced(plan.masterchain_seqno, plan.starts_ms)
         full_nodes = self._full_node_keys
+        self.statements.chains.session_began(plan.session_id, plan.masterchain_seqno)
         runner = SessionRunner(
             plan,
             self._seed,
@@ -151,7 +156,7 @@ class Validator:
             self._clock,
             Random(self._random.getrandbits(64)),
             self._parse,
-            self.receipts.tell,
+            partial(self.receipts.tell, plan.session_id),
             self._options_for(plan, is_fresh),
             on_event,
             self._untold,
@@ -263,6 +268,7 @@ class Validator:
         if self._ended.pop(session_id, None) is None:
             self._current.remove(session_id)
         runner.stop()
+        self.statements.chains.session_ended(session_id)
         closing = asyncio.get_running_loop().create_task(overlay.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

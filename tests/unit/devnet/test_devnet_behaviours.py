@@ -56,7 +56,7 @@ class Links:
     def refuse(self, peer: int, rule: str, text: str) -> None:
         pass
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         self.told.append(combined_receipt)
         return True
 

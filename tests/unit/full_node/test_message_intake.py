@@ -60,7 +60,7 @@ class Desk:
             self.sent.append(message_id)
             if self.is_answered:
                 receipt = Receipt(message_id, New(), int(self.clock.unix_s() * 1_000), validator, "AA==")
-                asyncio.get_running_loop().call_soon(self.node._receipt_checked, receipt, None)
+                asyncio.get_running_loop().call_soon(lambda: self.node._receipt_checked(receipt, None))
         return self.is_linked
 
     def heard(self, receipt: Receipt) -> None:

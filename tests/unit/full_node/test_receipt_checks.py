@@ -10,6 +10,7 @@ from stagepost.errors import ErrorCode
 from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge
 from stagepost.ground.signatures.verifier import KEPT_MESSAGES_MAX, Verifier
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.statements import PlacedLink
 
 SETS = sets_of(session(1, range(7)))
 ARRIVED_MS = 1_000
@@ -40,7 +41,7 @@ def test_every_kind_of_fault_is_found_beside_the_loop_as_on_it() -> None:
     async def run() -> None:
         verifier = Verifier(1)
 
-        def on_judged(receipt: Receipt, fault: Quarantined | None) -> None:
+        def on_judged(receipt: Receipt, fault: Quarantined | None, link: PlacedLink | None) -> None:
             judged[source].append((receipt, None if fault is None else fault.reason))
 
         checks = ReceiptChecks(on_judged, verifier)

@@ -31,6 +31,7 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, RempMessage
 from stagepost.remp.receipts.message_status import Accepted, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
+from stagepost.remp.receipts.statements import PlacedLink
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.remp.shard import BlockId
@@ -59,9 +60,10 @@ class _NotingTopic(StatusTopic):
         session_id: bytes | None,
         earlier: EarlierIds,
         settled: Callable[[], None] = lambda: None,
+        link: PlacedLink | None = None,
     ) -> None:
         self._receipts.append(receipt)
-        super().publish(receipt, session_id, earlier, settled)
+        super().publish(receipt, session_id, earlier, settled, link)
 
 
 class Desk:
@@ -398,7 +400,7 @@ def test_a_member_of_the_next_session_that_is_ahead_of_this_node_is_heard_when_t
         desk._clock = LoopClock((until_ms - 1_000) / 1_000)
         desk.node._clock = desk._clock
         desk.node._receipt_checked(receipt, fault)
-        assert desk.node._ahead == [receipt]
+        assert desk.node._ahead == [(receipt, None)]
         desk.node._receipt_checked(msgspec.structs.replace(receipt, source_id=b"x" * 32), fault)
         assert desk.node.counters.quarantined[ErrorCode.RECEIPT_SOURCE] == 2
         desk.node.heard(desk.chain.master_block(after_ms=LIFETIME_MS))

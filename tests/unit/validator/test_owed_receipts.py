@@ -21,7 +21,7 @@ from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, Timeout
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipts.status import Level, is_legal_step
+from stagepost.remp.receipts.status import Level, is_legal_step, kind_named
 from stagepost.remp.shard import BlockId
 from stagepost.validator.owed_receipts import OwedReceipts
 from stagepost.validator.receipts import ReceiptSender, Statements
@@ -42,13 +42,12 @@ class _Links:
     def __init__(self) -> None:
         self.kinds: dict[bytes, list[str]] = {}
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         receipts = CombinedReceipt.decode(combined_receipt).receipts
-        self.kinds.setdefault(full_node, []).extend(one.kind.name for one in receipts)
-        before = None
+        heard = self.kinds.setdefault(full_node, [])
         for one in receipts:
-            assert is_legal_step(before, one.kind)
-            before = one.kind
+            assert is_legal_step(kind_named(heard[-1]) if heard else None, one.kind)
+            heard.append(one.kind.name)
         return True
 
 

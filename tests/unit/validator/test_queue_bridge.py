@@ -75,7 +75,7 @@ class Node:
         members = [self.world.numbers[key] for key in plan.public_keys]
         return self.world.overlays.join(plan.session_id, members, self.number, events)
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         for receipt in CombinedReceipt.decode(combined_receipt).receipts:
             self.kinds[receipt.message_id].append(receipt.kind.name)
         return True

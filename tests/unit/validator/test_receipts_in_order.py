@@ -37,7 +37,7 @@ def test_what_follows_waits_for_the_first_receipt_of_its_message_and_others_do_n
     def scenario(world: OverlayWorld) -> None:
         (house,) = world.houses
 
-        def tell(full_node: bytes, combined_receipt: bytes) -> bool:
+        def tell(full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
             told.extend(
                 (one.message_id, one.kind.name) for one in CombinedReceipt.decode(combined_receipt).receipts
             )

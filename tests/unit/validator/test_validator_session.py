@@ -36,6 +36,7 @@ from stagepost.validator.held_messages import (
 from stagepost.validator.receipts import ReceiptSender
 from stagepost.validator.session_runner import SessionRunner
 
+SESSION_ID = bytes([7]) * 32
 STARTED_S = 1.0
 SETTLED_S = 2.0
 
@@ -244,8 +245,8 @@ def test_later_receipts_of_a_message_have_later_dates() -> None:
             Tell(world.full_node.source_id, message_id, Ignored(Level.COLLATOR)),
             Tell(world.full_node.source_id, message_id, New()),
         ]
-        house.running.receipts.tell(back)
-        house.running.receipts.tell(back)
+        house.running.receipts.tell(SESSION_ID, back)
+        house.running.receipts.tell(SESSION_ID, back)
         await asyncio.sleep(0.1)
         dates = [receipt.timestamp_ms for receipt in world.receipts if receipt.source_id == house.key_id]
         assert len(dates) == 5
@@ -260,7 +261,9 @@ def test_dates_are_remembered_of_so_many_messages_and_no_more(monkeypatch: pytes
     async def act(world: OverlayWorld) -> None:
         validator = world.houses[0].running
         for number in (1, 2, 1, 3):
-            validator.receipts.tell([Tell(world.full_node.source_id, bytes([number]) * 32, New())])
+            validator.receipts.tell(
+                SESSION_ID, [Tell(world.full_node.source_id, bytes([number]) * 32, New())]
+            )
         remembered = validator.statements.lanes
         assert [number for number in range(1, 4) if remembered[bytes([number]) * 32]] == [1, 3]
 
@@ -291,11 +294,12 @@ def test_a_full_node_that_comes_later_hears_the_same_receipts_and_nobody_hears_o
         first, later, last = (bytes([number]) * 32 for number in (7, 8, 9))
         one, block = bytes([1]) * 32, BlockId(seqno=3)
         included = Accepted(Level.COLLATOR, block)
-        receipts.tell([Tell(first, one, New()), Tell(first, one, included)])
+        receipts.tell(SESSION_ID, [Tell(first, one, New()), Tell(first, one, included)])
         await asyncio.sleep(0.1)
-        receipts.tell([Introduce(later, one, (New(), included))])
+        receipts.tell(SESSION_ID, [Introduce(later, one, (New(), included))])
         accepted = Accepted(Level.SHARDCHAIN, block)
         receipts.tell(
+            SESSION_ID,
             [
                 *(Tell(who, one, accepted) for who in (first, later)),
                 Introduce(last, one, (New(), accepted)),
@@ -304,7 +308,7 @@ def test_a_full_node_that_comes_later_hears_the_same_receipts_and_nobody_hears_o
                     for status in (Ignored(Level.MASTERCHAIN, block), New())
                     for who in (first, later, last)
                 ),
-            ]
+            ],
         )
         await asyncio.sleep(0.1)
         names = ["PutIntoQueue", "IncludedIntoBlock", "IncludedIntoAcceptedBlock", "IgnoredByMasterchain"]
@@ -332,8 +336,8 @@ def test_who_comes_later_hears_where_it_stands_now_if_that_follows(
     async def act(world: OverlayWorld) -> None:
         receipts, spoken = overheard(world, monkeypatch)
         one, first, later = (bytes([number]) * 32 for number in (1, 7, 8))
-        receipts.tell([Tell(first, one, Duplicate(BlockId(seqno=3)))])
-        receipts.tell([Introduce(later, one, (now,))])
+        receipts.tell(SESSION_ID, [Tell(first, one, Duplicate(BlockId(seqno=3)))])
+        receipts.tell(SESSION_ID, [Introduce(later, one, (now,))])
         await asyncio.sleep(0.1)
         assert heard_by(spoken, later) == kinds
 

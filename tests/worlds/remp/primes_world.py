@@ -37,13 +37,14 @@ from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.ground.wire.tl import key_id
+from stagepost.ground.wire.tl import ZERO_INT256, key_id
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink
 from stagepost.remp.receipts.status import Kind, Level, Status, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.topics.memory import MemoryTopic
@@ -105,6 +106,8 @@ class ValidatorHouse:
         """Numbers of the validators that contradicted themselves in a session's graph, as this one found."""
         self.halted: list[str] = []
         self.memory = OwnMemory()
+        self.lies: dict[tuple[bytes, bytes, int], bytes] = {}
+        """Hash of each lie that it told full nodes, by session, message and number in the chain."""
 
     @property
     def running(self) -> RempValidator:
@@ -153,14 +156,20 @@ class ValidatorHouse:
     def _refuses(self, message_id: bytes) -> bool:
         return self.fault != "revives" and self.number in self.world.refused_by.get(message_id, ())
 
-    def _lie(self, combined_receipt: bytes) -> bytes:
-        """Everything was refused, it says, and signs that."""
+    def _lie(self, combined_receipt: bytes, statement: bytes) -> tuple[bytes, bytes]:
+        """Everything was refused, it says, and signs that; its chains hold the lies."""
         packet = CombinedReceipt.decode(combined_receipt)
         lies = [
             Receipt(one.message_id, Rejected(Level.COLLATOR, "a lie"), one.timestamp_ms, b"").sign(self.seed)
             for one in packet.receipts
         ]
-        return CombinedReceipt(packet.source_id, tuple(lies)).encode()
+        packet = CombinedReceipt(packet.source_id, tuple(lies))
+        links = []
+        for lie, true in zip(lies, PacketStatement.decode(statement).links, strict=True):
+            before = self.lies.get((*true.chain, true.number - 1), ZERO_INT256)
+            self.lies[*true.chain, true.number] = lie.hash
+            links.append(StatementLink(*true.chain, true.number, before, lie.hash))
+        return packet.encode(), PacketStatement(packet.source_id, tuple(links)).sign(self.seed).encode()
 
     def _chain_went_on(self, events: Sequence[LedgerEvent]) -> None:
         for event in events:
@@ -212,15 +221,16 @@ class ValidatorHouse:
         self.sessions_disk.crash()
         self.validator = None
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         if self.fault == "liar":
-            combined_receipt = self._lie(combined_receipt)
+            combined_receipt, statement = self._lie(combined_receipt, statement)
         house = next((one for one in self.world.full_nodes if one.key_id == full_node), None)
         if house is None:
             return False  # an attacker has invented it
 
         def arrive() -> None:
-            house.node.receipts_came(self.key_id, combined_receipt)
+            for data in filter(None, (statement, combined_receipt)):
+                house.node.receipts_came(self.key_id, data)
 
         return self.world.overlays.carry(self.number, house.number, arrive, is_lossless=True)
 

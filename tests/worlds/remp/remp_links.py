@@ -98,8 +98,8 @@ class Receipted:
     def full_node_linked(self, full_node: bytes) -> None:
         self.links.append(full_node)
 
-    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
-        self.came.append((validator, combined_receipt))
+    def receipts_came(self, validator: bytes, data: bytes) -> None:
+        self.came.append((validator, data))
 
     def validator_linked(self, validator: bytes) -> None:
         self.links.append(validator)

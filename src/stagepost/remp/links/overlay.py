@@ -52,8 +52,10 @@ class OverlayEvents(Protocol):
 class ValidatorLinks(Protocol):
     """A validator's links to full nodes. A full node is named by its key id."""
 
-    def tell(self, full_node: bytes, combined_receipt: bytes) -> bool:
-        """Send receipts to a full node. Return False if it has no link here now, or if its queue is full."""
+    def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
+        """Send receipts to a full node, behind the statement that binds them if there is one. Return False if it has no
+        link here now, or if its queue is full.
+        """
 
 
 class ValidatorLinkEvents(Protocol):
@@ -71,7 +73,7 @@ class FullNodeLinks(Protocol):
 
 
 class FullNodeLinkEvents(Protocol):
-    def receipts_came(self, validator: bytes, combined_receipt: bytes) -> None:
-        """A boxed `tonNode.rempCombinedReceipt`."""
+    def receipts_came(self, validator: bytes, data: bytes) -> None:
+        """A boxed `tonNode.rempCombinedReceipt`, or the `stagepost.remp.signedStatement` that binds the next one."""
 
     def validator_linked(self, validator: bytes) -> None: ...

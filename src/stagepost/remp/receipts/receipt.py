@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b64encode
 from binascii import a2b_base64
 from functools import lru_cache
+from hashlib import sha256
 from typing import NewType
 
 import msgspec
@@ -74,6 +75,11 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         writer.write_long(self.timestamp_ms)
         writer.write_int256(self.source_id)
         return writer.written()
+
+    @property
+    def hash(self) -> bytes:
+        """Return the hash by which a link of a receipt chain names the receipt."""
+        return sha256(self.signed_bytes).digest()
 
     @property
     def signature(self) -> bytes | None:

@@ -6,15 +6,32 @@ before it, so a receipt cannot be left out unseen. One signature covers all link
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
 import msgspec
 
-from stagepost.errors import TlDecodeError
+from stagepost.errors import ErrorCode, TlDecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
 from stagepost.remp.receipts.compact import RECEIPTS_MAX
+from stagepost.remp.receipts.receipt import Receipt
 
 LINKS_MAX = RECEIPTS_MAX
 """Links, at most, in one statement: as many as a packet has receipts."""
+
+LINKS_SENT_MAX = 16
+"""Links, at most, in a statement that is sent or taken: each receipt on the topic carries the whole statement, and the
+headers of a record have 4,096 bytes in all.
+"""
+
+LINK_HEADER = "link"
+"""Header of a record on the topic of statuses."""
+
+LINK_HEADER_CHARACTERS_MAX = 3_072
+"""Characters of the header, at most: a statement of `LINKS_SENT_MAX` links in base64, with the place before it."""
 
 LINK_BYTES = 132
 
@@ -44,6 +61,10 @@ class StatementLink(msgspec.Struct, frozen=True):
         writer.write_unsigned_int(self.number)
         writer.write_int256(self.before)
         writer.write_int256(self.receipt)
+
+    @property
+    def chain(self) -> tuple[bytes, bytes]:
+        return self.session_id, self.message_id
 
     def is_next_after(self, other: StatementLink) -> bool:
         """Return whether this link of the same chain follows `other` directly."""
@@ -119,12 +140,87 @@ def _refuse_gaps(links: tuple[StatementLink, ...]) -> None:
         raise TlDecodeError("a statement without links is not a valid statement: it binds nothing", offset=0)
     newest: dict[tuple[bytes, bytes], StatementLink] = {}
     for place, link in enumerate(links):
-        chain = link.session_id, link.message_id
-        before = newest.get(chain)
+        before = newest.get(link.chain)
         if link.number == 0 or (before is not None and not link.is_next_after(before)):
             raise TlDecodeError(
                 f"link {place} of a statement is number {link.number} of its chain, and does not follow the one before",
                 offset=0,
                 found=link.number,
             )
-        newest[chain] = link
+        newest[link.chain] = link
+
+
+class PlacedLink(NamedTuple):
+    """A link with the statement that holds it, at `place` counted from 0."""
+
+    statement: PacketStatement
+    place: int
+
+    @property
+    def link(self) -> StatementLink:
+        return self.statement.links[self.place]
+
+    def to_header(self) -> str:
+        """Return the form on the topic: place, colon, and the statement in base64."""
+        return f"{self.place}:{b64encode(self.statement.encode()).decode('ascii')}"
+
+
+def read_link_header(text: str) -> PlacedLink:
+    """Read the header `link` of a record; `TlDecodeError` if it is not one. The signature is not checked."""
+    place, colon, encoded = text.partition(":")
+    if len(text) > LINK_HEADER_CHARACTERS_MAX or not colon or not (place.isascii() and place.isdecimal()):
+        raise TlDecodeError("the header of a link is a place, a colon and a statement in base64", offset=0)
+    try:
+        statement = PacketStatement.decode(b64decode(encoded, validate=True))
+    except (Base64Error, ValueError):
+        raise TlDecodeError("the statement in the header of a link is not valid base64", offset=0) from None
+    placed = PlacedLink(statement, int(place[:10]))
+    if placed.place >= len(statement.links) or placed.to_header() != text:
+        raise TlDecodeError(
+            f"the header names link {place[:10]} of a statement with {len(statement.links)}, or spells it otherwise",
+            offset=0,
+        )
+    return placed
+
+
+def sealed_parts(
+    receipts: Sequence[Receipt], link_of: Callable[[Receipt], StatementLink | None]
+) -> Iterator[tuple[tuple[Receipt, ...], tuple[StatementLink, ...]]]:
+    """Cut the receipts of a packet into parts that one statement binds each; receipts without links stand in parts of
+    their own, without any.
+    """
+    part: list[Receipt] = []
+    links: list[StatementLink] = []
+    newest: dict[tuple[bytes, bytes], StatementLink] = {}
+    for receipt in receipts:
+        link = link_of(receipt)
+        before = None if link is None else newest.get(link.chain)
+        does_not_follow = link is not None and before is not None and not link.is_next_after(before)
+        is_full = len(links) >= LINKS_SENT_MAX
+        if part and (is_full or does_not_follow or (link is None) == bool(links)):
+            yield tuple(part), tuple(links)
+            part, links, newest = [], [], {}
+        part.append(receipt)
+        if link is not None:
+            links.append(link)
+            newest[link.chain] = link
+    if part:
+        yield tuple(part), tuple(links)
+
+
+def placed_in(statement: PacketStatement, receipts: Sequence[Receipt]) -> list[PlacedLink]:
+    """Return the link of each of the `receipts` that came with `statement`; `TlDecodeError` names a statement that does
+    not fit them.
+    """
+    if len(statement.links) > LINKS_SENT_MAX:
+        raise _misfit(f"a statement has {len(statement.links)} links; at most {LINKS_SENT_MAX} are taken")
+    if len(receipts) != len(statement.links):
+        raise _misfit(f"a statement of {len(statement.links)} links came with {len(receipts)} receipts")
+    for place, (receipt, link) in enumerate(zip(receipts, statement.links, strict=True)):
+        if link.message_id != receipt.message_id or link.receipt != receipt.hash:
+            raise _misfit(f"link {place} of a statement is not that of receipt {place} of the packet")
+    return [PlacedLink(statement, place) for place in range(len(receipts))]
+
+
+def _misfit(text: str) -> TlDecodeError:
+    return TlDecodeError(text, code=ErrorCode.RECEIPT_FORMAT, offset=0)
