@@ -188,7 +188,7 @@ def _topic_words(data: Path) -> str:
         count += end - start
         if end > start:
             next(iter(reader.batches(partition, end - 1, end)), None)
-    return f"{count} statuses readable"
+    return f"{count} statuses; the newest is readable" if count else "no status yet"
 
 
 def _sets_words(path: Path) -> str:

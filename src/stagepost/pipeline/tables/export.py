@@ -1,20 +1,17 @@
-"""Messages or receipts that a filter lets through, as one file or as rows one after another. Needs no Spark.
+"""Messages or receipts that a filter lets through, as one file. Needs no Spark.
 
 DuckDB writes while it reads, and puts aside on the disk what does not fit into its share of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from stagepost.pipeline.tables.filter import Condition, MessageFilter
-from stagepost.pipeline.tables.reader import Reader, copy_rows, quoted
+from stagepost.pipeline.tables.reader import Reader, quoted
 
 MEMORY_MAX = "512MB"
-ROWS_PER_FETCH = 1_000
 
 
 class Exported(StrEnum):
@@ -48,17 +45,6 @@ def require_tables(reader: Reader, wanted: MessageFilter) -> None:
         reader.known(name)
 
 
-def rows(reader: Reader, what: Exported, wanted: MessageFilter) -> Iterator[dict[str, Any]]:
-    """Yield the rows, with a bounded number of them in memory at a time."""
-    require_tables(reader, wanted)
-    query = query_of(what, wanted)
-    found = reader.cursor().execute(query.text, query.parameters)
-    names = [column[0] for column in found.description or ()]
-    while several := found.fetchmany(ROWS_PER_FETCH):
-        for row in several:
-            yield dict(zip(names, row, strict=True))
-
-
 def export(reader: Reader, what: Exported, wanted: MessageFilter, to: FileFormat, out: str) -> int:
     """Write the rows that `wanted` lets through into one file, or to the standard output for `-`. Return their number."""
     require_tables(reader, wanted)
@@ -67,4 +53,4 @@ def export(reader: Reader, what: Exported, wanted: MessageFilter, to: FileFormat
     with TemporaryDirectory(prefix="stagepost-export-") as spill, reader.cursor() as connection:
         connection.execute(f"SET temp_directory = {quoted(spill)}")
         connection.execute(f"SET memory_limit = '{MEMORY_MAX}'")
-        return copy_rows(connection, what.value, query.text, query.parameters, f".{to.value}", out)
+        return reader.copy(connection, what.value, query.text, query.parameters, f".{to.value}", out)

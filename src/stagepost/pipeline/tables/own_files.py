@@ -86,7 +86,7 @@ def require_own_folder(where: TableStore) -> None:
     if left and not is_there:
         raise ConfigError(
             f"{folder} holds {len(left)} tables, as {left[0]}, and no table {COMMITS} that says what of them counts",
-            advice=f"put {COMMITS} back from a copy, or make new tables from the topics or the dump with another --out",
+            advice=f"put {COMMITS} back from a copy, or make new tables from the topics or the dump in another folder",
             found=len(left),
         )
     if strange:
@@ -94,7 +94,7 @@ def require_own_folder(where: TableStore) -> None:
         more = f" and {len(strange) - NAMES_SHOWN_MAX} more" if len(strange) > NAMES_SHOWN_MAX else ""
         raise ConfigError(
             f"{folder} holds what no driver of these tables has made: {shown}{more}",
-            advice="move it elsewhere, or choose an empty folder with --out; nothing was written or removed",
+            advice="move it elsewhere, or name an empty folder or a new one for the tables; nothing was written or removed",
             found=strange[0],
         )
 

@@ -163,10 +163,21 @@ class Reader:
         self.known(name)
         columns = self.connection.execute(f"DESCRIBE {name}").fetchall()
         order = ", ".join(f'"{column[0]}"' for column in columns[:3])
+        query = f"SELECT * FROM {name} ORDER BY {order}"
+        return self.copy(self.connection, name, query, (), out.suffix, str(out))
+
+    def copy(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: str,
+        query: str,
+        parameters: Sequence[Any],
+        suffix: str,
+        out: str,
+    ) -> int:
+        """Do what `copy_rows` does by this reader's connection, or by a cursor of it; name the file that is damaged."""
         try:
-            return copy_rows(
-                self.connection, name, f"SELECT * FROM {name} ORDER BY {order}", (), out.suffix, str(out)
-            )
+            return copy_rows(connection, table, query, parameters, suffix, out)
         except StorageError as error:
             raise self.damage(error.text) or error from error
 

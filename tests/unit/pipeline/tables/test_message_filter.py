@@ -129,7 +129,9 @@ def small_reader() -> Iterator[Any]:
 
     connection = duckdb.connect(":memory:")
     connection.execute(TABLES)
-    yield SimpleNamespace(connection=connection, cursor=connection.cursor, known=lambda name: name)
+    yield SimpleNamespace(
+        connection=connection, cursor=connection.cursor, known=lambda name: name, copy=copy_rows
+    )
     connection.close()
 
 
@@ -156,14 +158,21 @@ def small_reader() -> Iterator[Any]:
     ],
 )
 def test_a_filter_lets_through_what_it_says(
-    small_reader: Any, texts: dict[str, str], messages: list[str], receipts: list[int]
+    small_reader: Any, tmp_path: Path, texts: dict[str, str], messages: list[str], receipts: list[int]
 ) -> None:
-    from stagepost.pipeline.tables.export import Exported, query_of, rows
+    from stagepost.pipeline.tables.export import Exported, FileFormat, export, query_of
 
     wanted = MessageFilter.read(texts, NOW_S)
 
-    assert [row["message_id"] for row in rows(small_reader, Exported.MESSAGES, wanted)] == messages
-    assert sorted(row["block_seqno"] for row in rows(small_reader, Exported.RECEIPTS, wanted)) == receipts
+    def rows(what: Exported) -> list[dict[str, Any]]:
+        out = tmp_path / f"{what.value}.jsonl"
+        count = export(small_reader, what, wanted, FileFormat.JSONL, str(out))
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+        assert len(found) == count
+        return found
+
+    assert [row["message_id"] for row in rows(Exported.MESSAGES)] == messages
+    assert sorted(row["block_seqno"] for row in rows(Exported.RECEIPTS)) == receipts
     assert query_of(Exported.MESSAGES, wanted).text.count("?") == len(wanted.messages().parameters)
 
 

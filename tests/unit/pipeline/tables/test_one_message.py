@@ -17,6 +17,8 @@ from stagepost.cli.pipeline.command import pipeline
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.tables.damage import damage
 from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.export import Exported, FileFormat, export
+from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.pipeline.tables.manifest import read_manifest
 from stagepost.pipeline.tables.one_message import stored_message
 from stagepost.pipeline.tables.reader import Reader
@@ -133,6 +135,15 @@ def test_readers_name_the_day_of_a_damaged_file(kind: str, lake: tuple[TableStor
         asking.rows("SELECT * FROM receipts ORDER BY ALL")
     with pytest.raises(StorageError, match=wanted):
         Reader(store).export("receipts", store.folder.parent / "receipts.csv")
+    with pytest.raises(StorageError, match=wanted):
+        export(
+            Reader(store),
+            Exported.RECEIPTS,
+            MessageFilter(),
+            FileFormat.CSV,
+            str(store.folder.parent / "r.csv"),
+        )
+    assert not list(store.folder.parent.glob("*r*.csv*"))
 
 
 def test_lost_records_are_read_from_the_topics_again(lake: tuple[TableStore, Rows]) -> None:

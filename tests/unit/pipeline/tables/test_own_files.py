@@ -90,7 +90,7 @@ def test_a_folder_with_a_strangers_file_is_refused_and_stays_as_it_is(tmp_path: 
     with pytest.raises(ConfigError, match=f"no driver of these tables has made: {shown(name)}$") as refused:
         tables_in(tmp_path)
 
-    assert "--out" in refused.value.advice
+    assert "name an empty folder" in refused.value.advice
     assert files_in(tmp_path) == before
 
 
