@@ -128,12 +128,17 @@ class ValidatorStatus:
 
     def _parts(self) -> dict[str, str | None]:
         validator = self._running.validator
-        has_queue = bool(validator.queues.current)
+        has_queue = bool(validator.queues.current) or not self._is_in_set
         waiting = [one for one in listening_sessions(validator) if not one.is_fresh]
         return {
             "queue": None if has_queue else "this validator is in no session at work",
             "start": f"listens and does not speak: {waiting[0].text}" if waiting else None,
         }
+
+    @property
+    def _is_in_set(self) -> bool:
+        present = self._running.validator.ledger.master.configuration.current.validators
+        return any(one.public_key == self._running.public_key for one in present)
 
     def _sessions(self) -> tuple[SessionStatus, ...]:
         ledger = self._running.validator.ledger
@@ -184,6 +189,7 @@ class ValidatorStatus:
             network=self._network(),
             disk=disk_status(self._running.data, self._running.disk_fault),
             full_nodes=self._running.members.status(full_nodes, linked, now_ms),
+            in_set=self._is_in_set,
         )
 
     def held_messages(self, after: int, limit: int) -> QueuedMessages:

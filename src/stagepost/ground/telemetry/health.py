@@ -295,6 +295,9 @@ def _network(page: FullNodePage | ValidatorPage, now_s: float) -> Iterator[Findi
     yield _members(network, now_s)
     yield _chain(network, now_s)
     if isinstance(page, ValidatorPage):
+        if not page.in_set:
+            text = "this validator is not in the set in force: it follows the chain and decides nothing until a set has it"
+            yield Finding(Severity.WARNING, "set", text)
         for name in ("queue", "start"):
             reason = page.parts.get(name)
             if reason is not None:

@@ -189,7 +189,7 @@ class ListeningStatus(msgspec.Struct, frozen=True):
 
 
 class ValidatorPage(msgspec.Struct, frozen=True):
-    """`/status` of a validator. `refused`: messages, by reason."""
+    """`/status` of a validator. `refused`: messages, by reason. `in_set`: whether it is in the validator set in force."""
 
     kind: str
     version: str = ""
@@ -205,6 +205,7 @@ class ValidatorPage(msgspec.Struct, frozen=True):
     network: NetworkStatus | None = None
     disk: DiskStatus | None = None
     full_nodes: tuple[MemberStatus, ...] = ()
+    in_set: bool = True
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):

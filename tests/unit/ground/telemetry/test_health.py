@@ -134,6 +134,15 @@ def test_a_node_of_another_version_is_unknown_and_not_well() -> None:
     assert "does not report its links" in finding(found, "validators").text
 
 
+def test_a_validator_that_no_set_has_is_well_and_says_so() -> None:
+    """It waits for its set, or has left: the others decide."""
+    page = ValidatorPage("validator", network=network(), in_set=False)
+    found = judge(HealthFacts((NodeReading("node", page),)), NOW_MS / 1_000)
+    assert (found.health, found.level) == (Health.GOOD, Severity.WARNING)
+    assert "not in the set in force" in finding(found, "set").text
+    assert found.readiness()["set"] is None
+
+
 def test_a_validator_that_only_listens_is_bad() -> None:
     page = ValidatorPage(
         "validator", network=network(), parts={"start": "listens and does not speak", "queue": None}
