@@ -229,11 +229,12 @@ class FileFault(NamedTuple):
 class ConfigFaults(ConfigError):
     """Everything that is wrong, file by file, so that one look is enough to repair it."""
 
-    def __init__(self, faults: Mapping[str, Iterable[FileFault]]) -> None:
+    def __init__(self, faults: Mapping[str, Iterable[FileFault]], *, advice: str = "") -> None:
         self.faults = {file: tuple(found) for file, found in faults.items()}
         self.faults = {file: found for file, found in self.faults.items() if found}
         super().__init__(
-            "\n".join(line for file, found in self.faults.items() for line in _listed(file, found))
+            "\n".join(line for file, found in self.faults.items() for line in _listed(file, found)),
+            advice=advice,
         )
 
 

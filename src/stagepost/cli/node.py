@@ -367,6 +367,7 @@ def full(
     settings = http_settings(http, http_certificate, http_private_key, data)
     from stagepost.cli.options.shared import disable_core_dumps, socket_and_magic
     from stagepost.full_node.process import DmqAccess, run_full_node
+    from stagepost.ground.net.network import TcpAddress
 
     disable_core_dumps()
     dmq_access = None
@@ -382,6 +383,7 @@ def full(
         log_level=log_level.upper(),
         dmq=dmq_access,
         beside=None if settings is None else lambda node: serving_http(node, settings),
+        beside_at=None if settings is None else TcpAddress(settings.host, settings.port),
         metrics_port=metrics_port,
         metrics_at=prometheus,
         encryption=LinkEncryption(link_encryption),

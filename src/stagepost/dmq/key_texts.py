@@ -172,7 +172,7 @@ def _parse(text: bytes, source: str) -> _Envelope:
         why = "it is not JSON"
     raise KeyFileError(
         f"{source} is not a text envelope (JSON with type, description and cborHex): {why}",
-        advice="give a file written by `stagepost keys new` or cardano-cli",
+        advice="give a key file as `stagepost keys new`, `stagepost network join` and cardano-cli write them",
     ) from None
 
 

@@ -27,9 +27,16 @@ log = logging.getLogger(__name__)
 MEMBERS_EVERY_S = 1.0
 """Seconds between two looks of a running node at its network file."""
 
+FROM_ITS_MAKER = "get the file anew from the operator who made it, or from another member"
 NETWORK_BYTES_MAX = 64 * 1024 * 1024
 FILE_MODE = 0o644
 HEX_KEY = re.compile(r"[0-9a-f]{64}")
+HEX_BYTES = re.compile(r"(?:[0-9a-f]{2})+")
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+HOST = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
+PORT_MAX = 65_535
+MAGIC_MAX = 2**32 - 1
 
 
 class NetworkMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +136,24 @@ class WatchedNetworkFile:
             return -1
 
 
+def faults_in_member(member: NetworkMember) -> list[FileFault]:
+    """Return everything that is wrong in one member, whatever the others are."""
+    faults = []
+    if NAME.fullmatch(member.name) is None:
+        text = f"{member.name!r} is not 1 to 40 lower-case letters, digits and inner hyphens"
+        faults.append(FileFault("name", text))
+    if HOST.fullmatch(member.host) is None:
+        faults.append(FileFault("host", f"{member.host!r} is not a host name or an address"))
+    if member.host in EVERYWHERE:
+        text = f"{member.host} means every address of this machine: give one that others reach"
+        faults.append(FileFault("host", text))
+    if not 1 <= member.port <= PORT_MAX:
+        faults.append(FileFault("port", f"{member.port} is not 1 to {PORT_MAX}"))
+    if HEX_KEY.fullmatch(member.public_key) is None:
+        faults.append(FileFault("public_key", "is not 64 lower-case hexadecimal digits"))
+    return faults
+
+
 def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
     """Return where two members share a name, a key or an address, each of which one member has alone."""
     faults = []
@@ -137,9 +162,8 @@ def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
         address = f"{member.host}:{member.port}"
         for entry in (("name", member.name), ("public_key", member.public_key), ("address", address)):
             if entry in seen:
-                faults.append(
-                    FileFault(entry[0], f"{entry[1]} is that of {seen[entry]} and of {member.name}")
-                )
+                both = "two members" if entry[0] == "name" else f"{seen[entry]} and of {member.name}"
+                faults.append(FileFault(entry[0], f"{entry[1]} is that of {both}"))
             seen.setdefault(entry, member.name)
     return faults
 
@@ -148,24 +172,35 @@ def load_network(path: Path, genesis: str | None = None) -> RempNetwork:
     """Read the network file at `path`; `ConfigFaults` names everything that is wrong in it. `genesis` is the hash, in
     hexadecimal digits, of the genesis that the operators agreed on; None takes any.
     """
+    if genesis is not None and HEX_KEY.fullmatch(genesis.lower()) is None:
+        raise ConfigError(
+            f"{genesis!r} is not the hash of a genesis, which has 64 hexadecimal digits",
+            advice="take the hash from `stagepost network show --network FILE`, and compare it with the other operators",
+        )
     content, _ = read_small_file(path, NETWORK_BYTES_MAX, "a network file")
     try:
         network = decode_foreign(content, RempNetwork)
     except msgspec.MsgspecError as error:
-        raise ConfigFaults({str(path): [FileFault("the whole file", str(error))]}) from error
+        faults = [FileFault("the whole file", str(error))]
+        raise ConfigFaults({str(path): faults}, advice=FROM_ITS_MAKER) from error
     faults = [
-        FileFault(member.name, "its public_key is not 64 lower-case hexadecimal digits")
-        for member in network.members
-        if HEX_KEY.fullmatch(member.public_key) is None
+        FileFault(f"members[{place}].{fault.where}", fault.text)
+        for place, member in enumerate(network.members)
+        for fault in faults_in_member(member)
     ]
-    faults += [*faults_among(network.members), *_faults_in_genesis(network, genesis, has_keys=not faults)]
+    genesis_faults = _faults_in_genesis(network, genesis, has_keys=not faults)
+    if not 0 <= network.network_magic <= MAGIC_MAX:
+        faults.append(FileFault("network_magic", f"{network.network_magic} is not 0 to {MAGIC_MAX}"))
+    faults += [*faults_among(network.members), *genesis_faults]
     if faults:
-        raise ConfigFaults({str(path): faults})
+        raise ConfigFaults({str(path): faults}, advice=FROM_ITS_MAKER)
     return network
 
 
 def _faults_in_genesis(network: RempNetwork, agreed: str | None, *, has_keys: bool) -> list[FileFault]:
     """Return why no node of this file can begin with its genesis. The keys of members are compared if they are keys."""
+    if HEX_BYTES.fullmatch(network.genesis) is None:
+        return [FileFault("genesis", "is not lower-case hexadecimal digits, two for each byte")]
     try:
         genesis = network.chain
     except (DecodeError, ValueError) as error:
@@ -175,7 +210,7 @@ def _faults_in_genesis(network: RempNetwork, agreed: str | None, *, has_keys: bo
         faults.append(
             FileFault(
                 "genesis",
-                f"has the hash {genesis.hash.hex()}, not {agreed.lower()}: get the file anew from its maker",
+                f"has the hash {genesis.hash.hex()}, not {agreed.lower()}, on which you agreed",
             )
         )
     fault = fault_in(genesis.configuration)

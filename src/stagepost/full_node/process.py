@@ -15,12 +15,15 @@ import msgspec
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
-from stagepost.full_node.network import load_network
+from stagepost.errors import ConfigError
+from stagepost.full_node.network import RempNetwork, load_network
 from stagepost.full_node.running import RunningFullNode, start_full_node
 from stagepost.full_node.status import full_node_status
-from stagepost.ground.identifiers import LinkEncryption
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.identifiers import LOOPBACK_HOST, LinkEncryption
 from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import TcpAddress
+from stagepost.ground.net.sockets import require_free
 from stagepost.ground.telemetry.logs import configure_logs
 from stagepost.topics.kafka.admin import KafkaSettings
 
@@ -53,6 +56,7 @@ def run_full_node(
     genesis: str | None = None,
     dmq: DmqAccess | None = None,
     beside: Callable[[RunningFullNode], AbstractAsyncContextManager[object]] | None = None,
+    beside_at: TcpAddress | None = None,
     metrics_port: int | None = None,
     metrics_at: TcpAddress | None = None,
     kafka: KafkaSettings | None = None,
@@ -61,9 +65,10 @@ def run_full_node(
 ) -> int:
     """Run a full node; return the exit code. `beside` runs as long as the node does, such as its HTTP address. `genesis`: hash
     that the network file must have; None takes any.
-    `metrics_at`: address at which /metrics alone is served as well."""
+    `beside_at`: address at which `beside` listens. `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
-    described, seed = load_network(network, genesis), seed_of(key)
+    described, seed = load_member(network, genesis, key, is_validator=False)
+    require_free_ports(metrics_port, metrics_at, beside_at)
 
     async def start() -> ClosableNode:
         timeout_ms = int(message_timeout_s * 1_000)
@@ -133,6 +138,29 @@ class NodeBeside:
 
 def seed_of(key: Path) -> bytes:
     return key_files.load_as(ColdSigningKey, key).seed
+
+
+def load_member(
+    network: Path, genesis: str | None, key: Path, *, is_validator: bool
+) -> tuple[RempNetwork, bytes]:
+    """Return the network and the secret of the member whose node starts; `ConfigError` if it is a member of the other kind."""
+    described, seed = load_network(network, genesis), seed_of(key)
+    member = described.members[described.place_of(ed25519.public_key(seed))]
+    if member.is_validator is not is_validator:
+        kind, command = ("validator", "validator") if member.is_validator else ("full node", "full")
+        raise ConfigError(
+            f"{key} is the key of {member.name}, which is a {kind} of this network",
+            advice=f"start it with `stagepost node {command}`, or give the key of another member",
+        )
+    return described, seed
+
+
+def require_free_ports(metrics_port: int | None, *others: TcpAddress | None) -> None:
+    """Refuse to start where something else listens at an address of the node's status, or of what is beside the node."""
+    status = None if metrics_port is None else TcpAddress(LOOPBACK_HOST, metrics_port)
+    for address in (status, *others):
+        if address is not None:
+            require_free(address.host, address.port)
 
 
 async def run_until_signal(start: Callable[[], Awaitable[ClosableNode]]) -> int:

@@ -13,18 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from stagepost.errors import ConfigFaults, FileFault
-from stagepost.full_node.network import HEX_KEY, NetworkMember
+from stagepost.full_node.network import NetworkMember, faults_in_member
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.wire.foreign_json import decode_foreign
 
 CARD_VERSION = 1
 CARD_BYTES_MAX = 4_096
-NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
-HOST = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
 HEX_SIGNATURE = re.compile(r"[0-9a-f]{128}")
-EVERYWHERE = frozenset({"0.0.0.0", "::"})
-PORT_MAX = 65_535
 
 _DOMAIN = b"stagepost member card\x00"
 
@@ -78,20 +74,7 @@ def faults_in_card(card: MemberCard) -> list[FileFault]:
                 "stagepost_member", f"is {card.stagepost_member}; this release reads version {CARD_VERSION}"
             )
         )
-    if NAME.fullmatch(card.name) is None:
-        faults.append(
-            FileFault("name", f"{card.name!r} is not 1 to 40 lower-case letters, digits and inner hyphens")
-        )
-    if HOST.fullmatch(card.host) is None:
-        faults.append(FileFault("host", f"{card.host!r} is not a host name or an address"))
-    if card.host in EVERYWHERE:
-        faults.append(
-            FileFault("host", f"{card.host} means every address of this machine: give one that others reach")
-        )
-    if not 1 <= card.port <= PORT_MAX:
-        faults.append(FileFault("port", f"{card.port} is not 1 to {PORT_MAX}"))
-    if HEX_KEY.fullmatch(card.public_key) is None:
-        faults.append(FileFault("public_key", "is not 64 lower-case hexadecimal digits"))
+    faults += faults_in_member(card.member)
     if HEX_SIGNATURE.fullmatch(card.signature) is None:
         faults.append(FileFault("signature", "is not 128 lower-case hexadecimal digits"))
     if not faults and not ed25519.verify(card.key, card.signed_bytes, bytes.fromhex(card.signature)):

@@ -138,10 +138,26 @@ def _changed(base: Configuration, members: list[NetworkMember], change: SetChang
     )
 
 
+def has_taken_effect(proposal: ChangeProposal, network: RempNetwork, base: Configuration) -> bool:
+    """Return whether `base`, the configuration in force, is the proposed one, with its next set still to come or at work."""
+    if proposal.network != network.chain.hash.hex():
+        return False
+    try:
+        proposed = proposal.proposed
+    except (DecodeError, ValueError):
+        return False
+    if base == proposed:
+        return True
+    begun = proposed.next
+    return begun is not None and base == msgspec.structs.replace(proposed, current=begun, next=None)
+
+
 def faults_in_proposal(
     proposal: ChangeProposal, network: RempNetwork, base: Configuration
 ) -> list[FileFault]:
     """Return everything that stands against a proposal in this network, whose configuration in force is `base`."""
+    if has_taken_effect(proposal, network, base):
+        return [FileFault("configuration", "it is the one in force: nothing is left to approve")]
     faults = []
     if proposal.stagepost_proposal != PROPOSAL_VERSION:
         found = proposal.stagepost_proposal

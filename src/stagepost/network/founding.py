@@ -10,7 +10,7 @@ from stagepost.chain.agreement.votes import VALIDATORS_MAX
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet, fault_in
 from stagepost.chain.genesis import NAME_BYTES_MAX, Genesis
 from stagepost.errors import ConfigFaults, FileFault
-from stagepost.full_node.network import NetworkMember, RempNetwork, faults_among
+from stagepost.full_node.network import MAGIC_MAX, NetworkMember, RempNetwork, faults_among
 from stagepost.ground.wire.tl import key_id
 from stagepost.network.cards import MemberCard
 
@@ -22,8 +22,6 @@ SHARD_SESSIONS_FROM = 7
 
 SHARD_SESSION_MIN = 5
 """Validators of a shard session, at least, where it is smaller than the set."""
-
-MAGIC_MAX = 2**32 - 1
 
 
 class FoundingTerms(msgspec.Struct, frozen=True, kw_only=True):

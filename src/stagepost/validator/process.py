@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from stagepost.full_node.network import load_network
-from stagepost.full_node.process import ClosableNode, NodeBeside, run_until_signal, seed_of
+from stagepost.full_node.process import (
+    ClosableNode,
+    NodeBeside,
+    load_member,
+    require_free_ports,
+    run_until_signal,
+)
 from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
@@ -32,7 +37,8 @@ def run_validator(
     have; None takes any. `metrics_port` None: no status over HTTP.
     `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
-    described, seed = load_network(network, genesis), seed_of(key)
+    described, seed = load_member(network, genesis, key, is_validator=True)
+    require_free_ports(metrics_port, metrics_at)
 
     async def start() -> ClosableNode:
         validator = await start_validator(

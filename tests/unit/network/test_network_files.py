@@ -31,6 +31,7 @@ from stagepost.network.changes import (
     faults_in_joining,
     faults_in_proposal,
     faults_in_reach,
+    has_taken_effect,
     joined,
     propose,
     settings_changed,
@@ -295,11 +296,11 @@ def test_every_setting_that_a_proposal_changes_is_named() -> None:
 
 def test_members_that_take_a_name_key_or_address_of_others_are_refused() -> None:
     network = founded()
-    for stolen in (
-        make_card(seed_of("x"), "v2", "10.0.0.8", 1, is_validator=True),
-        make_card(seed_of("x"), "x", "10.0.0.1", 4_002, is_validator=True),
+    for stolen, said in (
+        (make_card(seed_of("x"), "v2", "10.0.0.8", 1, is_validator=True), "v2 is that of two members"),
+        (make_card(seed_of("x"), "x", "10.0.0.1", 4_002, is_validator=True), "is that of v2 and of x"),
     ):
-        with pytest.raises(ConfigFaults, match="is that of v2"):
+        with pytest.raises(ConfigFaults, match=said):
             propose(
                 network,
                 network.chain.configuration,
@@ -317,7 +318,7 @@ def test_new_members_come_by_a_signed_proposal_and_full_nodes_by_their_card() ->
     assert joined(network, [full]).members[-1] == full.member
     unsigned = msgspec.structs.replace(proposal, signature="00" * 64)
     elsewhere = signed_anew(proposal, network="00" * 32)
-    stolen = card("v2", 5_001, is_validator=False)
+    stolen = make_card(seed_of("v2"), "again", "10.0.0.9", 1, is_validator=False)
     for source, said in (
         (unsigned, "is not that of v1"),
         (elsewhere, "another network"),
@@ -336,6 +337,25 @@ def test_a_stranger_proposes_and_approves_nothing() -> None:
         approve(added(network, "v5"), network, seed_of("x"))
     with pytest.raises(ConfigError, match="full is a full node"):
         approve(added(network, "v5"), network, seed_of("full"))
+
+
+def test_a_proposal_that_has_taken_effect_is_not_to_be_made_anew() -> None:
+    """Its set may be still to come, or at work."""
+    network = founded()
+    base = network.chain.configuration
+    proposal = added(network, "v5")
+    coming = proposal.proposed
+    assert coming.next is not None
+    at_work = msgspec.structs.replace(coming, current=coming.next, next=None)
+    assert not has_taken_effect(proposal, network, base)
+    for after in (coming, at_work):
+        assert has_taken_effect(proposal, network, after)
+        assert [one.text for one in faults_in_proposal(proposal, network, after)] == [
+            "it is the one in force: nothing is left to approve"
+        ]
+    elsewhere = signed_anew(proposal, network="00" * 32)
+    assert not has_taken_effect(elsewhere, network, coming)
+    assert "another network" in texts(faults_in_proposal(elsewhere, network, coming))
 
 
 def test_a_change_of_nothing_is_refused() -> None:
@@ -389,7 +409,7 @@ def test_a_network_file_names_all_its_faults(tmp_path: Path) -> None:
     with pytest.raises(ConfigFaults) as refused:
         load_network(path, network.chain.hash.hex())
     assert [one.where for one in refused.value.faults[str(path)]] == [
-        *(third.name, "name", "public_key", "address", "genesis")
+        *("members[2].public_key", "name", "public_key", "address", "genesis")
     ]
 
 
@@ -399,7 +419,7 @@ def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path) -> None:
     first, second, *others = network.members
     twice = [msgspec.structs.replace(one, name="v\x1b[31m") for one in (first, second)]
     msgspec.structs.replace(network, members=(*twice, *others)).write(path)
-    with pytest.raises(ConfigFaults, match=r"v·\[31m is that of v·\[31m") as refused:
+    with pytest.raises(ConfigFaults, match=r"v·\[31m is that of two members") as refused:
         load_network(path)
     assert "\x1b" not in str(refused.value)
 
@@ -414,7 +434,43 @@ def test_a_genesis_of_other_validators_is_refused(tmp_path: Path) -> None:
     assert network.members[0].public_key in fault.text
 
 
-@pytest.mark.parametrize("genesis", ["", "zz", "00", "00" * 100])
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"name": "No Blanks"}, "name"),
+        ({"host": ""}, "host"),
+        ({"host": "::"}, "host"),
+        ({"port": 0}, "port"),
+        ({"port": 65_536}, "port"),
+        ({"public_key": "ab"}, "public_key"),
+    ],
+)
+def test_a_member_that_no_card_can_hold_is_refused_by_its_place(
+    tmp_path: Path, change: dict[str, object], where: str
+) -> None:
+    network = founded()
+    path = tmp_path / "network.json"
+    *others, last = network.members
+    changed = msgspec.structs.replace(last, **change)
+    msgspec.structs.replace(network, members=(*others, changed)).write(path)
+    with pytest.raises(ConfigFaults) as refused:
+        load_network(path)
+    assert [one.where for one in refused.value.faults[str(path)]] == [f"members[4].{where}"]
+    assert refused.value.advice
+
+
+@pytest.mark.parametrize("magic", [-1, 2**32])
+def test_a_magic_number_that_no_link_can_say_is_refused(tmp_path: Path, magic: int) -> None:
+    path = tmp_path / "network.json"
+    msgspec.structs.replace(founded(), network_magic=magic).write(path)
+    with pytest.raises(ConfigFaults, match=f"network_magic   {magic} is not 0 to {2**32 - 1}"):
+        load_network(path)
+    for edge in (0, 2**32 - 1):
+        msgspec.structs.replace(founded(), network_magic=edge).write(path)
+        assert load_network(path).network_magic == edge
+
+
+@pytest.mark.parametrize("genesis", ["", "zz", "00", "0", "00" * 100, "AB" * 100])
 def test_bytes_that_are_no_genesis_are_refused(tmp_path: Path, genesis: str) -> None:
     path = tmp_path / "network.json"
     msgspec.structs.replace(founded(), genesis=genesis).write(path)

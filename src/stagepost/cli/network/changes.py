@@ -214,10 +214,19 @@ def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data
         approving,
         faults_in_approval,
         faults_in_proposal,
+        has_taken_effect,
     )
 
     described, found = load_network(network), _load_proposal(proposal)
     base, _ = in_force(described, data)
+    if has_taken_effect(found, described, base):
+        following = found.proposed.next
+        begins = None if following is None else moment(following.from_ms)
+        state = "it has taken effect: nothing is left to approve"
+        print_facts(
+            {"proposal": found.hash, "proposer": found.proposer, "state": state, "from": begins}, as_json
+        )
+        return DONE
     faults = {str(proposal): faults_in_proposal(found, described, base)}
     read = []
     for path in approvals:

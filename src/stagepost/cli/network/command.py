@@ -205,6 +205,11 @@ def init(
 
     if out.exists():
         raise ConfigError(f"{out} exists: a network is founded once", advice="give another file with --out")
+    twice = sorted({str(path) for path in cards if cards.count(path) > 1})
+    if twice:
+        raise ConfigError(
+            f"{', '.join(twice)}: given more than once", advice="give the card of each member once"
+        )
     read: dict[str, MemberCard] = {}
     faults: dict[str, Sequence[FileFault]] = {}
     for path in cards:

@@ -50,16 +50,16 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
     The new content is not made durable: use this for files that a restart writes anew.
     """
     temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
             file.write(content)
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             temporary.unlink()
+        error.filename, error.filename2 = str(path), None  # people know the file by its name
         raise
 
 

@@ -269,6 +269,21 @@ def _remove_stale(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def require_free(host: str, port: int) -> None:
+    """Raise `ConfigError` if this process cannot listen there now: a node that needs several ports finds out before it has
+    begun with one.
+    """
+    where = f"cannot listen at {f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _tcp_failure(error, where, ConfigError) from error
+
+
 def _is_listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
