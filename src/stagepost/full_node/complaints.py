@@ -1,50 +1,50 @@
-"""Complaints about validators: receipts that one validator signed, put together so that anybody sees the broken promise.
+"""Complaints about validators: two linked receipts that one validator signed, put together so that anybody sees the broken
+promise.
 
-A complaint holds the accused's own receipts and is signed by the full node that makes it; `fault_in` checks one against
-the validator sets alone. If a validator forgets in a crash that a message was in its queue, that is not a complaint.
+A complaint holds the accused's own receipts and statements and is signed by the full node that makes it; `fault_in` checks
+one against the validator sets alone, and believes nothing that the accuser says: neither its date, nor that there is no
+further receipt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from enum import StrEnum
-from itertools import pairwise
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
+from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import Writer, constructor_id, key_id
+from stagepost.remp.receipts.chain_faults import ChainFault, LinkedReceipt, fault_between, why_unbound
 from stagepost.remp.receipts.receipt import Quarantined, Receipt, check
-from stagepost.remp.receipts.status import Kind, Level, Status
-from stagepost.remp.validator_sets import ValidatorSets
+from stagepost.remp.receipts.statements import PlacedLink, read_link_header
+from stagepost.remp.validator_sets import ReceiptSource, ValidatorSets
 
 MESSAGES_MAX = 100_000
-"""Messages whose receipts are kept for complaints; the oldest is forgotten for a further one."""
+"""Messages whose receipts are kept for complaints; the one of which no receipt came for longest is forgotten for a further
+one.
+"""
 
 RECEIPTS_MAX = 64
-"""Receipts of one validator about one message that are kept."""
+"""Receipts of one validator about one message in one session that are kept."""
 
 _ID = constructor_id(
     "stagepost.remp.complaint kind:string message_id:int256 accused:int256 timestamp:long accuser:int256 "
-    "evidence:(vector bytes) = stagepost.remp.Complaint"
+    "evidence:(vector bytes) links:(vector bytes) = stagepost.remp.Complaint"
 )
 
 
-class ComplaintKind(StrEnum):
-    EQUIVOCATION = "equivocation"  # two statuses of one message with one date
-    CONTRADICTION = "contradiction"  # in a block that was accepted, and rejected: both signed
-    UNANSWERED = "unanswered"  # put into the queue, and never closed within the message's life
-
-
 class Complaint(msgspec.Struct, frozen=True):
-    """`evidence`: receipts of the accused, as JSON, in the order of their dates."""
+    """`evidence`: two receipts of the accused, as JSON; `links`: the place of each in its chain, as on the topic."""
 
-    kind: ComplaintKind
+    kind: ChainFault
     message_id: bytes
     accused: bytes
     timestamp_ms: int
     accuser: bytes
     evidence: tuple[str, ...]
+    links: tuple[str, ...]
     signature: bytes = b""
 
     @property
@@ -56,9 +56,10 @@ class Complaint(msgspec.Struct, frozen=True):
         writer.write_int256(self.accused)
         writer.write_long(self.timestamp_ms)
         writer.write_int256(self.accuser)
-        writer.write_vector_count(len(self.evidence))
-        for one in self.evidence:
-            writer.write_bytes(one.encode())
+        for texts in (self.evidence, self.links):
+            writer.write_vector_count(len(texts))
+            for one in texts:
+                writer.write_bytes(one.encode())
         return writer.written()
 
     def sign(self, seed: bytes) -> Complaint:
@@ -73,6 +74,7 @@ class Complaint(msgspec.Struct, frozen=True):
             "timestamp": self.timestamp_ms,
             "accuser": self.accuser.hex(),
             "evidence": self.evidence,
+            "links": self.links,
             "signature": self.signature.hex(),
         }
         return msgspec.json.encode(fields)
@@ -85,108 +87,87 @@ def fault_in(complaint: Complaint, sets: ValidatorSets) -> str | None:
         return f"no full node has the key id {complaint.accuser.hex()}"
     if not ed25519.verify(public_key, complaint.signed_bytes, complaint.signature):
         return "its signature does not hold"
-    receipts: list[Receipt] = []
-    for text in complaint.evidence:
-        receipt = Receipt.from_json(text)
+    if len(complaint.evidence) != 2 or len(complaint.links) != 2:
+        return "it does not show two receipts with their links"
+    shown: list[LinkedReceipt] = []
+    for text, header in zip(complaint.evidence, complaint.links, strict=True):
+        try:
+            linked = LinkedReceipt(Receipt.from_json(text), read_link_header(header))
+        except DecodeError as error:
+            return f"its evidence cannot be read: {error.text}"
+        receipt = linked.receipt
         if (receipt.message_id, receipt.source_id) != (complaint.message_id, complaint.accused):
             return "a receipt in evidence is of another message or of another source"
         checked = check(receipt, sets)
-        if isinstance(checked, Quarantined):
-            return f"a receipt in evidence does not count: {checked.text}"
-        receipts.append(receipt)
-    if complaint.kind not in broken(receipts, complaint.timestamp_ms, sets.message_timeout_ms):
+        source = sets.source(receipt.source_id, receipt.timestamp_ms)
+        if isinstance(checked, Quarantined) or not isinstance(source, ReceiptSource):
+            return f"a receipt in evidence does not count: {getattr(checked, 'text', source)}"
+        unbound = why_unbound(linked, source.public_key)
+        if unbound is not None:
+            return f"a receipt in evidence is not bound: {unbound}"
+        shown.append(linked)
+    if fault_between(*shown) is not complaint.kind:
         return f"its receipts show no {complaint.kind}"
     return None
 
 
-def broken(receipts: Iterable[Receipt], now_ms: int, life_ms: int) -> set[ComplaintKind]:
-    """Return the promises that one validator's receipts about one message show to be broken."""
-    in_order = sorted(receipts, key=lambda one: one.timestamp_ms)
-    found: set[ComplaintKind] = set()
-    statuses: dict[int, object] = {}
-    for receipt in in_order:
-        if statuses.setdefault(receipt.timestamp_ms, receipt.status) != receipt.status:
-            found.add(ComplaintKind.EQUIVOCATION)
-    kinds = [receipt.kind for receipt in in_order]
-    for before, after in pairwise(kinds):
-        if (_is_accepted(before) and _is_rejected(after)) or (_is_rejected(before) and _is_included(after)):
-            found.add(ComplaintKind.CONTRADICTION)
-    if in_order and _is_waiting(kinds[-1]):
-        first_ms = in_order[0].timestamp_ms
-        if now_ms - max(first_ms, in_order[-1].timestamp_ms) > life_ms:
-            found.add(ComplaintKind.UNANSWERED)
-    return found
-
-
-def _is_accepted(kind: Kind) -> bool:
-    return kind.status is Status.ACCEPTED and kind.level >= Level.SHARDCHAIN
-
-
-def _is_included(kind: Kind) -> bool:
-    """Return whether the validator collated the message: one that has refused a message does not, though others may."""
-    return kind.status is Status.ACCEPTED and kind.level is Level.COLLATOR
-
-
-def _is_rejected(kind: Kind) -> bool:
-    return kind.status is Status.REJECTED
-
-
-def _is_waiting(kind: Kind) -> bool:
-    return kind.status in (Status.NEW, Status.IGNORED, Status.DUPLICATE)
+Chain: TypeAlias = tuple[bytes, bytes]
+"""A validator and a session."""
 
 
 class ComplaintBook:
-    """Book of receipts by message, as a full node hears them. The book makes each complaint once."""
+    """Book of linked receipts by message, as a full node hears them. The book makes each complaint once."""
 
     def __init__(self, seed: bytes, life_ms: int, complain: Callable[[Complaint], None]) -> None:
         self._seed = seed
         self._life_ms = life_ms
         self._complain = complain
-        self._receipts: dict[bytes, dict[bytes, list[Receipt]]] = {}
-        self._ended: set[bytes] = set()
-        """Messages of `_receipts` that are final: a receipt of theirs may come late, and owes no further one."""
-        self._made: set[tuple[bytes, bytes, ComplaintKind]] = set()
+        self._receipts: dict[bytes, dict[Chain, dict[int, LinkedReceipt]]] = {}
+        """By message, chain and number; the message of which a receipt came last at the end."""
+        self._heard_ms: dict[bytes, int] = {}
+        self._made: set[tuple[bytes, bytes, ChainFault]] = set()
 
-    def heard(self, receipt: Receipt, now_ms: int, *, is_final: bool = False) -> None:
-        """Add a validator's receipt that counts. `is_final`: the message was final before the receipt came."""
-        if is_final:
-            self._ended.add(receipt.message_id)
-        of_message = self._receipts.setdefault(receipt.message_id, {})
-        receipts = of_message.setdefault(receipt.source_id, [])
-        if len(receipts) < RECEIPTS_MAX:
-            receipts.append(receipt)
-            self._look_at(receipts, now_ms)
+    def heard(self, receipt: Receipt, link: PlacedLink | None, now_ms: int) -> None:
+        """Add a validator's receipt that counts. A receipt without a link proves nothing."""
+        if link is None:
+            return
+        linked = LinkedReceipt(receipt, link)
+        message_id = receipt.message_id
+        of_message = self._receipts.pop(message_id, {})
+        self._receipts[message_id] = of_message
+        self._heard_ms[message_id] = now_ms
+        chain = of_message.setdefault((receipt.source_id, link.link.session_id), {})
+        number = link.link.number
+        for near in (number - 1, number, number + 1):
+            other = chain.get(near)
+            fault = None if other is None else fault_between(other, linked)
+            if other is not None and fault is not None:
+                self._make(fault, other, linked, now_ms)
+        if len(chain) < RECEIPTS_MAX:
+            chain.setdefault(number, linked)
         while len(self._receipts) > MESSAGES_MAX:
             self._forget(next(iter(self._receipts)))
 
-    def finalized(self, message_id: bytes) -> None:
-        """Forget a message that was not lost: a validator that did not report its end need not do so any more."""
-        self._forget(message_id)
-
     def tick(self, now_ms: int) -> None:
-        """Look for the last time at messages of which no receipt came for a whole life of a message."""
-        for message_id, sources in list(self._receipts.items()):
-            lasts = [receipts[-1].timestamp_ms for receipts in sources.values()]
-            if now_ms - max(lasts) > self._life_ms:
-                for receipts in sources.values():
-                    self._look_at(receipts, now_ms)
-                self._forget(message_id)
+        """Forget the messages of which no receipt came for a whole life of a message."""
+        for message_id in list(self._receipts):
+            if now_ms - self._heard_ms[message_id] <= self._life_ms:
+                break
+            self._forget(message_id)
 
-    def _look_at(self, receipts: list[Receipt], now_ms: int) -> None:
-        accused, message_id = receipts[0].source_id, receipts[0].message_id
-        kinds = broken(receipts, now_ms, self._life_ms)
-        if message_id in self._ended:
-            kinds.discard(ComplaintKind.UNANSWERED)
-        for kind in sorted(kinds):
-            if (message_id, accused, kind) not in self._made:
-                self._made.add((message_id, accused, kind))
-                in_order = sorted(receipts, key=lambda one: one.timestamp_ms)
-                evidence = tuple(receipt.to_json() for receipt in in_order)
-                complaint = Complaint(kind, message_id, accused, now_ms, b"", evidence)
-                self._complain(complaint.sign(self._seed))
+    def _make(self, fault: ChainFault, one: LinkedReceipt, other: LinkedReceipt, now_ms: int) -> None:
+        accused, message_id = one.receipt.source_id, one.receipt.message_id
+        if (message_id, accused, fault) in self._made:
+            return
+        self._made.add((message_id, accused, fault))
+        pair = sorted((one, other), key=lambda linked: linked.link.number)
+        evidence = tuple(linked.receipt.to_json() for linked in pair)
+        links = tuple(linked.placed.to_header() for linked in pair)
+        complaint = Complaint(fault, message_id, accused, now_ms, b"", evidence, links)
+        self._complain(complaint.sign(self._seed))
 
     def _forget(self, message_id: bytes) -> None:
-        sources = self._receipts.pop(message_id, {})
-        self._ended.discard(message_id)
+        chains = self._receipts.pop(message_id, {})
+        self._heard_ms.pop(message_id, None)
         if self._made:
-            self._made -= {(message_id, source, kind) for source in sources for kind in ComplaintKind}
+            self._made -= {(message_id, source, kind) for source, _ in chains for kind in ChainFault}

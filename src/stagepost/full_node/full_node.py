@@ -462,7 +462,7 @@ class FullNode:
         if receipt.source_id != self.source_id:
             if is_finally_accepted(receipt.kind):
                 return
-            self._complaints.heard(receipt, self.now_ms, is_final=record.is_final)
+            self._complaints.heard(receipt, link, self.now_ms)
         hint = self._session_hint(receipt.source_id, record)
         self._publish(
             receipt, record, hint, record.earlier_ids, link, is_settling=self._is_settling(receipt, record)
@@ -581,7 +581,6 @@ class FullNode:
         record.step(RecordEvent.FINALIZED)
         record.end = end
         self._remember_final(message_id)
-        self._complaints.finalized(message_id)
         if is_submitted:
             self._report_end(message_id, record)
 

@@ -21,14 +21,15 @@ from stagepost.chain.node.switchboard import read_said, said
 from stagepost.devnet.behaviours import Behaviour, EquivocatingOverlay, FaultyLayer
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.devnet.faults import LOSS, with_faults
-from stagepost.full_node.complaints import ComplaintKind, broken
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay import Answered
+from stagepost.remp.receipts.chain_faults import ChainFault, LinkedReceipt, fault_between, why_unbound
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink, placed_in
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
 
@@ -44,6 +45,7 @@ class Links:
     def __init__(self) -> None:
         self.pushed: list[tuple[int, bytes]] = []
         self.told: list[bytes] = []
+        self.statements: list[bytes] = []
 
     def push(self, peer: int, frame: bytes) -> bool:
         self.pushed.append((peer, frame))
@@ -58,6 +60,7 @@ class Links:
 
     def tell(self, full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
         self.told.append(combined_receipt)
+        self.statements.append(statement)
         return True
 
 
@@ -110,21 +113,28 @@ def test_an_equivocating_one_makes_two_blocks_of_the_queue_at_one_height() -> No
     assert other.signature == signature_of(other.payload)
 
 
-def told(behaviour: Behaviour, status: MessageStatus) -> list[Receipt]:
+def told(behaviour: Behaviour, status: MessageStatus) -> list[LinkedReceipt]:
     links = Links()
     receipt = Receipt(ExternalMessageId(bytes(32)), status, 1_000, b"").sign(SEED)
+    link = StatementLink(SESSION, receipt.message_id, 1, bytes(32), receipt.hash)
     packet = CombinedReceipt(receipt.source_id, (receipt,)).encode()
-    assert FaultyLayer(SEED, Random(1), 0.0, behaviour).links(links).tell(FULL_NODE, packet)
-    receipts = [one for data in links.told for one in CombinedReceipt.decode(data).receipts]
-    assert all(one.is_signed_by(PUBLIC_KEY) for one in receipts)
-    return receipts
+    statement = PacketStatement(receipt.source_id, (link,)).sign(SEED).encode()
+    assert FaultyLayer(SEED, Random(1), 0.0, behaviour).links(links).tell(FULL_NODE, packet, statement)
+    found: list[LinkedReceipt] = []
+    for data, bound in zip(links.told, links.statements, strict=True):
+        receipts = CombinedReceipt.decode(data).receipts
+        placed = placed_in(PacketStatement.decode(bound), receipts)
+        found += map(LinkedReceipt, receipts, placed)
+    assert [why_unbound(one, PUBLIC_KEY) for one in found] == [None] * len(found)
+    assert all(one.receipt.is_signed_by(PUBLIC_KEY) for one in found)
+    return found
 
 
 def test_what_a_lying_one_and_an_equivocating_one_tell_proves_it_against_them() -> None:
     included = Accepted(Level.SHARDCHAIN, BlockId(seqno=7))
-    assert broken(told(Behaviour.LYING, included), 2_000, 9_000) == {ComplaintKind.CONTRADICTION}
+    assert fault_between(*told(Behaviour.LYING, included)) is ChainFault.CONTRADICTION
     assert len(told(Behaviour.LYING, New())) == 1
-    assert broken(told(Behaviour.EQUIVOCATING, New()), 2_000, 9_000) == {ComplaintKind.EQUIVOCATION}
+    assert fault_between(*told(Behaviour.EQUIVOCATING, New())) is ChainFault.EQUIVOCATION
     assert told(Behaviour.SILENT, New()) == []
 
 

@@ -1,16 +1,20 @@
-"""Complaints: which promises they are about, that anybody can check them, and that nobody honest is accused."""
+"""Complaints: two receipts in neighbouring places prove a broken promise to anybody, and a full node that lies convicts nobody."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
+from itertools import pairwise
+from random import Random
 
 import msgspec
 import pytest
 
-from stagepost.full_node.complaints import Complaint, ComplaintBook, ComplaintKind, fault_in
+from stagepost.full_node.complaints import Complaint, ComplaintBook, fault_in
 from stagepost.ground.crypto import ed25519
-from stagepost.ground.wire.tl import key_id
+from stagepost.ground.wire.tl import ZERO_INT256, key_id
+from stagepost.remp.receipts.chain_faults import ChainFault, LinkedReceipt
 from stagepost.remp.receipts.message_status import (
     Accepted,
     Duplicate,
@@ -21,112 +25,257 @@ from stagepost.remp.receipts.message_status import (
     Timeout,
 )
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.statements import PacketStatement, PlacedLink, StatementLink
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import Session, SetMember, ValidatorSets
 
-FULL_NODE, ACCUSED = sha256(b"full node").digest(), sha256(b"validator").digest()
-MESSAGE = ExternalMessageId(b"m" * 32)
+FULL_NODE, ACCUSED, OTHER = (sha256(one).digest() for one in (b"full node", b"validator", b"another"))
+MESSAGE, ELSE = ExternalMessageId(b"m" * 32), ExternalMessageId(b"e" * 32)
+SESSION, NEXT = b"s" * 32, b"t" * 32
 BLOCK = BlockId(0, 1 << 63, 5, b"r" * 32, b"f" * 32)
 LIFE_MS = 1_000
 NEW = New()
 ACCEPTED = Accepted(Level.SHARDCHAIN, BLOCK)
 INCLUDED = Accepted(Level.COLLATOR, BLOCK)
 REJECTED = Rejected(Level.COLLATOR, "no", BLOCK)
+HONEST: tuple[MessageStatus, ...] = (
+    NEW,
+    INCLUDED,
+    Ignored(Level.SHARDCHAIN, BLOCK),
+    NEW,
+    Duplicate(BLOCK),
+    ACCEPTED,
+    Ignored(Level.MASTERCHAIN, BLOCK),
+    NEW,
+    Timeout(),
+)
 
 
 def the_sets() -> ValidatorSets:
-    node, accused = ed25519.public_key(FULL_NODE), ed25519.public_key(ACCUSED)
-    member = SetMember(0, accused, key_id(accused))
-    session = Session(b"s" * 32, 0, 1 << 63, 1, (member,))
-    return ValidatorSets({key_id(node): node}, [session], LIFE_MS)
+    node = ed25519.public_key(FULL_NODE)
+    keys = [ed25519.public_key(one) for one in (ACCUSED, OTHER)]
+    members = tuple(SetMember(place, key, key_id(key)) for place, key in enumerate(keys))
+    return ValidatorSets({key_id(node): node}, [Session(SESSION, 0, 1 << 63, 1, members)], LIFE_MS)
 
 
-def said(*statuses: tuple[int, MessageStatus]) -> list[Receipt]:
-    return [Receipt(MESSAGE, status, at_ms, b"").sign(ACCUSED) for at_ms, status in statuses]
+def chain(
+    *statuses: MessageStatus,
+    session: bytes = SESSION,
+    message_id: ExternalMessageId = MESSAGE,
+    seed: bytes = ACCUSED,
+    first: int = 1,
+) -> list[LinkedReceipt]:
+    """Receipts that one validator signed one after the other, each bound by a statement of its own."""
+    receipts = [
+        Receipt(message_id, status, 10 * (first + at), b"").sign(seed) for at, status in enumerate(statuses)
+    ]
+    before = ZERO_INT256 if first == 1 else b"b" * 32
+    hashes = [before, *(one.hash for one in receipts)]
+    return [
+        bound(receipt, StatementLink(session, message_id, first + at, *hashes[at : at + 2]), seed)
+        for at, receipt in enumerate(receipts)
+    ]
 
 
-def complaints_of(receipts: list[Receipt], now_ms: int) -> list[Complaint]:
+def bound(receipt: Receipt, link: StatementLink, seed: bytes = ACCUSED) -> LinkedReceipt:
+    statement = PacketStatement(key_id(ed25519.public_key(seed)), (link,)).sign(seed)
+    return LinkedReceipt(receipt, PlacedLink(statement, 0))
+
+
+def complaints_of(shown: list[LinkedReceipt]) -> list[Complaint]:
     found: list[Complaint] = []
     book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)
-    for receipt in receipts:
-        book.heard(receipt, receipt.timestamp_ms)
-    book.tick(now_ms)
+    for one in shown:
+        book.heard(one.receipt, one.placed, one.receipt.timestamp_ms)
     return found
 
 
+def accuse(kind: ChainFault, one: LinkedReceipt, other: LinkedReceipt, at_ms: int = 100) -> Complaint:
+    """Make the complaint that a full node may make of whatever it holds."""
+    pair = (one, other)
+    evidence = tuple(linked.receipt.to_json() for linked in pair)
+    links = tuple(linked.placed.to_header() for linked in pair)
+    accused, message_id = one.receipt.source_id, one.receipt.message_id
+    return Complaint(kind, message_id, accused, at_ms, b"", evidence, links).sign(FULL_NODE)
+
+
+def twice_first() -> list[LinkedReceipt]:
+    return [*chain(NEW), *chain(REJECTED)]
+
+
+def other_before() -> list[LinkedReceipt]:
+    one, two = chain(NEW, ACCEPTED)
+    return [one, bound(two.receipt, msgspec.structs.replace(two.link, before=b"x" * 32))]
+
+
 @pytest.mark.parametrize(
-    ("receipts", "kind"),
+    ("shown", "kind"),
     [
-        (said((10, NEW), (20, ACCEPTED), (30, REJECTED)), ComplaintKind.CONTRADICTION),
-        (said((10, NEW), (20, REJECTED), (30, INCLUDED)), ComplaintKind.CONTRADICTION),
-        (said((10, NEW), (20, ACCEPTED), (20, Timeout())), ComplaintKind.EQUIVOCATION),
-        (said((10, NEW)), ComplaintKind.UNANSWERED),
-        (said((10, NEW), (20, Duplicate(BLOCK))), ComplaintKind.UNANSWERED),
+        (chain(NEW, ACCEPTED, REJECTED), ChainFault.CONTRADICTION),
+        (chain(NEW, REJECTED, INCLUDED), ChainFault.CONTRADICTION),
+        (chain(NEW, Timeout(), NEW), ChainFault.CONTRADICTION),
+        (chain(NEW, ACCEPTED, REJECTED, first=7), ChainFault.CONTRADICTION),
+        (twice_first(), ChainFault.EQUIVOCATION),
+        (other_before(), ChainFault.EQUIVOCATION),
     ],
     ids=[
-        "accepted, then rejected",
-        "rejected, then included",
-        "two at once",
-        "never closed",
-        "never settled",
+        "accepted, rejected",
+        "rejected, included",
+        "closed, opened",
+        "in the middle",
+        "two first",
+        "two before",
     ],
 )
+@pytest.mark.parametrize("seed", range(3))
 def test_a_broken_promise_is_complained_of_once_and_anybody_can_see_it(
-    receipts: list[Receipt], kind: ComplaintKind
+    shown: list[LinkedReceipt], kind: ChainFault, seed: int
 ) -> None:
-    (complaint,) = complaints_of([*receipts, *receipts], receipts[-1].timestamp_ms + LIFE_MS + 1)
+    """Whatever the order in which the receipts come, and however often."""
+    given = [*shown, *shown]
+    Random(seed).shuffle(given)
+    (complaint,) = complaints_of(given)
     assert complaint.kind is kind
     assert fault_in(complaint, the_sets()) is None
-    shown = json.loads(complaint.to_json())
-    assert (shown["kind"], shown["message_id"]) == (kind, MESSAGE.hex())
+    told = json.loads(complaint.to_json())
+    assert (told["kind"], told["message_id"], len(told["evidence"]), len(told["links"])) == (
+        kind,
+        MESSAGE.hex(),
+        2,
+        2,
+    )
 
 
-@pytest.mark.parametrize(
-    "statuses",
-    [
-        [(10, NEW), (20, INCLUDED), (30, ACCEPTED)],
-        [(10, NEW), (20, REJECTED), (30, ACCEPTED)],  # another has collated it, after it was funded
-        [(10, NEW), (20, Ignored(Level.COLLATOR, BLOCK)), (30, NEW), (40, Timeout())],
-        [(10, NEW), (20, ACCEPTED), (30, NEW), (40, ACCEPTED)],  # a crash made it forget
-    ],
-)
-def test_an_honest_validator_is_not_accused(statuses: list[tuple[int, MessageStatus]]) -> None:
-    assert complaints_of(said(*statuses), 10_000) == []
+def test_an_honest_validator_is_not_accused_whatever_is_left_out() -> None:
+    honest = [*chain(*HONEST), *chain(Ignored(Level.QUEUE), NEW, ACCEPTED, session=NEXT)]
+    for kept in range(1 << len(honest)):
+        assert complaints_of([one for at, one in enumerate(honest) if kept >> at & 1]) == []
 
 
-def test_the_life_of_a_message_is_waited_out() -> None:
-    assert complaints_of(said((10, NEW)), 10 + LIFE_MS) == []
-
-
-def test_a_final_message_is_nobodys_fault() -> None:
+def test_receipts_without_links_prove_nothing() -> None:
     found: list[Complaint] = []
     book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)
-    book.heard(said((10, NEW))[0], 10)
-    book.finalized(MESSAGE)
-    book.tick(10_000)
+    for one in chain(NEW, ACCEPTED, REJECTED):
+        book.heard(one.receipt, None, 10)
     assert found == []
 
 
-def test_a_receipt_that_comes_after_the_end_owes_no_other_and_still_shows_contradictions() -> None:
-    found: list[Complaint] = []
-    book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)
-    book.finalized(MESSAGE)
-    for receipt in said((10, NEW), (20, ACCEPTED), (30, REJECTED), (40, NEW)):
-        book.heard(receipt, 10_000, is_final=True)
-    book.tick(20_000)
-    assert [one.kind for one in found] == [ComplaintKind.CONTRADICTION]
+def test_a_message_is_forgotten_a_life_after_its_last_receipt() -> None:
+    one, two = chain(NEW, NEW)[0], chain(REJECTED)[0]
+    for now_ms, count in ((10 + LIFE_MS, 1), (11 + LIFE_MS, 0)):
+        found: list[Complaint] = []
+        book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)
+        book.heard(one.receipt, one.placed, 10)
+        book.tick(now_ms)
+        book.heard(two.receipt, two.placed, now_ms)
+        assert len(found) == count
 
 
-def test_a_complaint_that_does_not_hold_is_refused_with_the_reason() -> None:
-    (good,) = complaints_of(said((10, NEW)), 10 + LIFE_MS + 1)
-    replace, sets = msgspec.structs.replace, the_sets()
-    assert "signature" in str(fault_in(replace(good, timestamp_ms=99_999), sets))
-    stranger = replace(good, accuser=b"x" * 32)
-    assert "no full node" in str(fault_in(stranger, sets))
-    early = replace(good, timestamp_ms=20).sign(FULL_NODE)
-    assert "show no unanswered" in str(fault_in(early, sets))
-    other = replace(good, message_id=b"o" * 32).sign(FULL_NODE)
-    assert "another message" in str(fault_in(other, sets))
-    forged = said((10, NEW))[0].with_signature(bytes(64)).to_json()
-    assert "does not count" in str(fault_in(replace(good, evidence=(forged,)).sign(FULL_NODE), sets))
+# What a full node that lies about an honest validator may try. Each lie is refused.
+
+
+def refused(complaint: Complaint) -> str:
+    reason = fault_in(complaint, the_sets())
+    assert reason is not None, "an honest validator is convicted"
+    return reason
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_omitting_what_lies_between_convicts_nobody(kind: ChainFault) -> None:
+    honest = chain(*HONEST)
+    for before, after in ((honest[0], honest[3]), (honest[5], honest[7]), (honest[1], honest[8])):
+        assert "show no" in refused(accuse(kind, before, after))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_cutting_off_the_end_convicts_nobody(kind: ChainFault) -> None:
+    """A validator that has closed the message looks as if it had never closed it."""
+    first, second = chain(NEW, INCLUDED, ACCEPTED)[:2]
+    assert "show no" in refused(accuse(kind, first, second, at_ms=1 << 40))
+    alone = msgspec.structs.replace(
+        accuse(kind, first, first), evidence=(first.receipt.to_json(),), links=(first.placed.to_header(),)
+    )
+    assert "does not show two receipts" in refused(alone.sign(FULL_NODE))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+@pytest.mark.parametrize("at_ms", [0, 10, 1 << 40])
+def test_a_wrong_date_of_the_complaint_convicts_nobody(kind: ChainFault, at_ms: int) -> None:
+    for before, after in pairwise(chain(*HONEST)):
+        assert "show no" in refused(accuse(kind, before, after, at_ms))
+
+
+def test_a_wrong_date_of_a_receipt_convicts_nobody() -> None:
+    before, after = chain(NEW, ACCEPTED)
+    redated = msgspec.structs.replace(after.receipt, timestamp_ms=5)
+    assert "does not count" in refused(
+        accuse(ChainFault.CONTRADICTION, before, LinkedReceipt(redated, after.placed))
+    )
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_replayed_statements_convict_nobody(kind: ChainFault) -> None:
+    """One receipt twice, and one receipt under two statements: the validator told it to two full nodes."""
+    first, second = chain(NEW, ACCEPTED)
+    together = PacketStatement(first.receipt.source_id, (first.link, second.link)).sign(ACCUSED)
+    again = LinkedReceipt(first.receipt, PlacedLink(together, 0))
+    for other in (first, again):
+        assert "show no" in refused(accuse(kind, first, other))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_a_statement_of_another_session_convicts_nobody(kind: ChainFault) -> None:
+    last = chain(NEW, ACCEPTED)[1]
+    for following in chain(NEW, INCLUDED, NEW, session=NEXT):
+        assert "show no" in refused(accuse(kind, last, following))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_a_statement_of_another_message_convicts_nobody(kind: ChainFault) -> None:
+    one, other = chain(NEW, ACCEPTED), chain(NEW, REJECTED, message_id=ELSE)
+    assert "another message" in refused(accuse(kind, one[1], other[1]))
+    moved = LinkedReceipt(one[1].receipt, other[1].placed)
+    assert "of another message than the receipt" in refused(accuse(kind, one[0], moved))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_a_link_of_another_receipt_convicts_nobody(kind: ChainFault) -> None:
+    first, second, third = chain(NEW, ACCEPTED, Ignored(Level.MASTERCHAIN, BLOCK))
+    assert "of another receipt" in refused(accuse(kind, first, LinkedReceipt(third.receipt, second.placed)))
+
+
+@pytest.mark.parametrize("kind", list(ChainFault))
+def test_what_others_signed_convicts_nobody(kind: ChainFault) -> None:
+    first, second = chain(NEW, ACCEPTED)
+    others = chain(NEW, REJECTED, seed=OTHER)
+    assert "another source" in refused(accuse(kind, first, others[1]))
+    assert "another source than the receipt" in refused(
+        accuse(kind, first, LinkedReceipt(second.receipt, others[1].placed))
+    )
+    forged = PacketStatement(second.receipt.source_id, (second.link,)).sign(OTHER)
+    assert "signature of the statement" in refused(
+        accuse(kind, first, LinkedReceipt(second.receipt, PlacedLink(forged, 0)))
+    )
+
+
+Spoil = Callable[[Complaint], Complaint]
+SPOILT: list[tuple[str, Spoil]] = [
+    ("its signature", lambda good: msgspec.structs.replace(good, timestamp_ms=99_999)),
+    ("no full node", lambda good: msgspec.structs.replace(good, accuser=b"x" * 32)),
+    ("show no equivocation", lambda good: resigned(good, kind=ChainFault.EQUIVOCATION)),
+    ("another message", lambda good: resigned(good, message_id=ELSE)),
+    ("cannot be read", lambda good: resigned(good, links=("", ""))),
+    ("cannot be read", lambda good: resigned(good, evidence=("{}", "{}"))),
+    ("does not show two", lambda good: resigned(good, links=good.links[:1])),
+]
+
+
+def resigned(complaint: Complaint, **fields: object) -> Complaint:
+    return msgspec.structs.replace(complaint, **fields).sign(FULL_NODE)
+
+
+@pytest.mark.parametrize(("reason", "spoil"), SPOILT)
+def test_a_complaint_that_does_not_hold_is_refused_with_the_reason(reason: str, spoil: Spoil) -> None:
+    (good,) = complaints_of(chain(NEW, ACCEPTED, REJECTED))
+    assert reason in refused(spoil(good))

@@ -19,6 +19,7 @@ from stagepost.remp.queue.session_switch import Shard
 from tests.worlds.chain.chain_oracle import Oracle
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.ground.memoised_signatures import memoised_signatures
+from tests.worlds.remp.chain_checks import faults_of_chains
 from tests.worlds.remp.primes_attackers import ATTACKERS_BY_NAME
 from tests.worlds.remp.primes_checks import (
     bodies_twice_included,
@@ -523,6 +524,7 @@ class _Run:
                 assert finals <= 1, "Finalized is published once"
                 if not finals and not house.count_of(message_id, "RejectedByFullnode"):
                     assert message_id not in final, f"{message_id.hex()} is final, and nobody was told"
+        assert faults_of_chains(world, honest) == []
         objections = [*world.overlays.malformed, *world.overlays.refused]
         assert [one for one in objections if one.against not in dishonest] == []
         blamed = [one.blamed for one in world.validators if one.fault is None]

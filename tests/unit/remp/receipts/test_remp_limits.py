@@ -17,14 +17,14 @@ from stagepost.full_node.complaints import Complaint, ComplaintBook
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.remp.ledger import ShardCommitted
-from stagepost.remp.receipts.message_status import New, Rejected
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipts.status import Level
+from stagepost.remp.receipts.message_status import New, Timeout
+from stagepost.remp.receipts.receipt import ExternalMessageId
 from stagepost.remp.shard import BlockId
 from stagepost.validator import queue_bridge
 from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
+from tests.unit.full_node.test_complaints import chain
 from tests.unit.full_node.test_remp_full_node import Desk, at_a_desk, primes
 from tests.unit.validator.test_queue_bridge import genesis_of
 
@@ -49,23 +49,19 @@ def test_so_many_final_messages_are_remembered_and_the_oldest_is_forgotten(
     at_a_desk(scenario)
 
 
-def said(number: int, at_ms: int) -> Receipt:
-    status = Rejected(Level.COLLATOR, "no") if at_ms % 2 else New()
-    return Receipt(ExternalMessageId(number.to_bytes(32, "big")), status, at_ms, b"").sign(seed_of(1))
-
-
 def test_complaints_keep_so_many_messages_and_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complaints, "MESSAGES_MAX", 2)
     monkeypatch.setattr(complaints, "RECEIPTS_MAX", 3)
     made: list[Complaint] = []
     book = ComplaintBook(seed_of(9), 1_000, made.append)
-    for number in (1, 2, 3):
-        book.heard(said(number, 10), 10)
-    for at_ms in (12, 14, 16):
-        book.heard(said(3, at_ms), at_ms)
-    book.tick(5_000)
-    assert [int.from_bytes(one.message_id, "big") for one in made] == [2, 3]
-    assert [len(one.evidence) for one in made] == [1, 3]
+    ids = [ExternalMessageId(number.to_bytes(32, "big")) for number in (1, 2, 3)]
+    for one in ids:
+        for linked in chain(New(), New(), New(), New(), message_id=one):
+            book.heard(linked.receipt, linked.placed, 10)
+    for one, first in ((ids[2], 5), (ids[0], 1), (ids[2], 3)):
+        (other,) = chain(Timeout(), message_id=one, first=first)
+        book.heard(other.receipt, other.placed, 11)
+    assert [one.message_id for one in made] == [ids[2]]
 
 
 def test_a_bridge_remembers_so_many_messages_of_blocks_that_wait_for_the_masterchain(
