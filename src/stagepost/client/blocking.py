@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from concurrent.futures import CancelledError
@@ -50,12 +51,13 @@ class ClosableStream(Protocol[Item]):
 
 
 class Client:
-    """Made by `connect`; safe to use from several threads."""
+    """Made by `connect`; safe to use from several threads of one process. A process that was forked connects anew."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
         self._thread = thread
         self._inner: AsyncClient | None = None
+        self._process_id = os.getpid()
         self._ending = threading.Lock()
         self._has_ended = False
 
@@ -191,7 +193,9 @@ class Client:
                     self._run(stream.aclose())
 
     def close(self) -> None:
-        """Ends the iterators of other threads as well. Closing twice does no harm."""
+        """Ends the iterators of other threads as well. Closing twice does no harm, nor does it in a forked process."""
+        if os.getpid() != self._process_id:
+            return
         inner, self._inner = self._inner, None
         try:
             if inner is not None:
@@ -211,12 +215,26 @@ class Client:
     ) -> None:
         self.close()
 
+    def _require_own_process(self) -> None:
+        """The thread that does the work is not there after a fork: a call would wait for ever."""
+        if os.getpid() != self._process_id:
+            raise LocalProtocolError(
+                f"this client was connected by process {self._process_id}, this is process {os.getpid()}",
+                advice="connect in each process, after the fork",
+            )
+
     def _open(self) -> AsyncClient:
+        self._require_own_process()
         if self._inner is None:
             raise _closed()
         return self._inner
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._require_own_process()
+        except LocalProtocolError:
+            work.close()
+            raise
         with self._ending:
             if self._has_ended:
                 work.close()

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import msgspec
 
@@ -100,6 +100,7 @@ TOPIC = "default"
 TierName = Literal["best-effort", "queued", "acked"]
 StageName = Literal["queued", "optimistic", "accepted", "final"]
 DeliveryStageName = Literal["stored", "sent", "acked"]
+_STAGES: tuple[str, ...] = (*get_args(StageName), *get_args(DeliveryStageName))
 LOOK_EVERY_S = 0.1
 """Seconds between two looks at the topics of a data folder, while somebody waits for a stage of a delivery."""
 
@@ -304,6 +305,10 @@ class AsyncClient:
 
         The stages `stored`, `sent` and `acked` are those of a delivery, which the topics of the client's data folder tell."""
         limit_s = self._limits.wait_timeout_s if timeout_s is None else timeout_s
+        if stage not in _STAGES:
+            raise LocalProtocolError(
+                f"stage is {stage!r}, expected one of {', '.join(_STAGES)}", advice="name one of these stages"
+            )
         if stage == "stored" or stage == "sent" or stage == "acked":
             return await self._wait_for_delivery(_text_of(message_id), stage, limit_s)
         return await self._full_node().wait_for(id_bytes(message_id), Awaited(stage), limit_s)

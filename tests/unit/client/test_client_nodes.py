@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from stagepost.ground.files.running_nodes import DATA_DIR, FullNodeFacts
 from stagepost.remp.message import MESSAGES_TOPIC
 from tests.worlds.dmq.background_node import node_in_background
 from tests.worlds.dmq.small_node import MAGIC, SmallNode
-from tests.worlds.ground.waiting import wait_until
+from tests.worlds.ground.waiting import WITHIN_S, wait_until
 
 FULL_NODE = FullNodeFacts(1, "/full-node.socket", 5, "/sets.json")
 
@@ -177,6 +179,45 @@ def test_a_mistake_of_the_caller_is_named_before_anything_is_sent(node: SmallNod
         for tier in (None, "best-effort"):
             with pytest.raises(ErrConfig, match="only tiers that store a message know it again"):
                 send(b"x", tier=tier, key="order-17")
+
+
+FORKING = """
+import os, sys
+from stagepost.client import Client
+from stagepost.errors import LocalProtocolError
+
+with Client.connect(sys.argv[1], int(sys.argv[2]), keys=sys.argv[3]) as client:
+    if (child := os.fork()) == 0:
+        try:
+            client.send(b"of the child", topic="demo")
+        except LocalProtocolError as error:
+            client.close()
+            os._exit(7 if "connect in each process" in error.advice else 8)
+        os._exit(9)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    client.send(b"of the parent", topic="demo")
+sys.exit(code)
+"""
+
+
+def test_a_forked_process_is_told_to_connect_and_its_parent_goes_on(node: SmallNode, tmp_path: Path) -> None:
+    """The thread of the client is not there after a fork; before, the child waited for ever."""
+    words = [str(node.socket_path), str(MAGIC), str(tmp_path / "alice")]
+    program = [sys.executable, "-W", "ignore", "-c", FORKING, *words]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+    bodies = [read_data_envelope(message.body) for message in node.messages]
+    assert [body.payload for body in bodies if body is not None] == [b"of the parent"]
+
+
+def test_a_stage_that_there_is_not_is_named(node: SmallNode, tmp_path: Path) -> None:
+    wait: Any
+    with Client.connect(node.socket_path, MAGIC, keys=tmp_path / "alice") as client:
+        wait = client.wait_for
+        with pytest.raises(
+            LocalProtocolError, match=r"'finished', expected one of queued, .*, final, stored"
+        ):
+            wait("ab" * 32, "finished")
 
 
 def test_an_external_message_by_way_of_dmq_keeps_its_own_id(node: SmallNode, tmp_path: Path) -> None:
