@@ -1,4 +1,4 @@
-"""Leaders let messages and shard blocks come together: the chain makes few blocks under load, and loses no time when idle."""
+"""Leaders let messages and shard blocks come together: a busy process makes few blocks, and one with time to spare loses none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.chain.node.validator import LOAD_PAUSE_EACH_S, LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
-from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.chain.node.validator import LOAD_PAUSE_MAX_S, MASTER_PAUSE_S, SHARD_PAUSE_S
+from stagepost.ground.loop.pacer import BUSY_SHARE
+from stagepost.ground.loop.virtual_time import VirtualTimeLoop, run_in_virtual_time
 from stagepost.remp.receipts.receipt import Receipt
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.ground.memoised_signatures import memoised_signatures
@@ -24,8 +25,15 @@ def a_sum(number: int) -> bytes:
     return CanonicalMessage(SUMS, primes_body(2 + number), EXPIRES_AT_S).encode()
 
 
-def test_under_load_blocks_are_few_and_hold_much() -> None:
-    async def main() -> None:
+def blocks_at(load_share: float) -> tuple[list[int], int]:
+    """Send messages at an even rate through a network with that load; return the messages of each shard block that has any,
+    and the number of master blocks.
+    """
+
+    async def main() -> tuple[list[int], int]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.load_share = load_share
         world = PrimesWorld(4, 1)
         await asyncio.sleep(2.0)
         (node,) = world.full_nodes
@@ -36,17 +44,28 @@ def test_under_load_blocks_are_few_and_hold_much() -> None:
             await asyncio.sleep(1 / RATE)
         await world.until(lambda: len(node.final_ids) == count, "all of them are final", 10.0)
         blocks = committed_blocks(kept.payload for kept in node.store.blocks())
-        with_messages = [one for one in blocks.values() if one.messages]
-        assert 2 < len(with_messages) <= SECONDS / SHARD_PAUSE_S + 2
-        assert world.ledger.master.seqno - began <= SECONDS / MASTER_PAUSE_S + 4
-        # Each waits for more where the one before had many.
-        sizes = [len(one.messages) for one in with_messages]
-        assert max(sizes) >= RATE * (SHARD_PAUSE_S + LOAD_PAUSE_MAX_S)
-        assert max(sizes) >= LOAD_PAUSE_MAX_S / LOAD_PAUSE_EACH_S
+        sizes = [len(one.messages) for one in blocks.values() if one.messages]
+        master_blocks = world.ledger.master.seqno - began
         await world.close()
+        return sizes, master_blocks
 
     with memoised_signatures():
-        run_in_virtual_time(main())
+        return run_in_virtual_time(main())
+
+
+def test_a_busy_process_makes_few_blocks_that_hold_much() -> None:
+    calm, calm_masters = blocks_at(0.0)
+    assert 2 < len(calm) <= SECONDS / SHARD_PAUSE_S + 2
+    assert calm_masters <= SECONDS / MASTER_PAUSE_S + 4
+    assert max(calm) < RATE * (SHARD_PAUSE_S + LOAD_PAUSE_MAX_S)
+    busy, busy_masters = blocks_at(BUSY_SHARE)
+    assert 2 < len(busy) <= SECONDS / (SHARD_PAUSE_S + LOAD_PAUSE_MAX_S) + 2
+    assert busy_masters < calm_masters
+    assert max(busy) >= RATE * (SHARD_PAUSE_S + LOAD_PAUSE_MAX_S)
+
+
+def test_the_same_load_makes_the_same_blocks() -> None:
+    assert blocks_at(BUSY_SHARE) == blocks_at(BUSY_SHARE)
 
 
 def test_a_lone_message_waits_for_nothing() -> None:

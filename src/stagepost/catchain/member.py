@@ -37,7 +37,7 @@ from stagepost.ground.statemachine.lifecycle import StartAnswers
 
 IDLE_TIMEOUT_S = 16.0
 MERGE_WITHIN_S = 0.5
-SPEAK_PAUSE_S = 0.02
+SPEAK_PAUSE_S, SPEAK_PAUSE_MAX_S = 0.02, 0.1
 START_WAIT_S = 5.0
 HEIGHTS_AHEAD_MAX = 256
 """Heights above a member's delivered blocks up to which we take in further ones: without a bound, a member that sends
@@ -58,7 +58,8 @@ class MemberOptions(msgspec.Struct, frozen=True):
 
     `merge_within_s` is how long blocks of others with a payload may stand without a block of ours above them.
     `idle_timeout_s` is the time after which we make a block even without a payload. `speak_pause_s` is the
-    time in which payloads gather after a block of ours: each block costs every member a signature check.
+    time in which payloads gather after a block of ours, since each block costs every member a signature check;
+    under pressure that time grows to `speak_pause_max_s`.
     `start_wait_s` is the least time for which we listen, and until a quorum has answered, in case others
     remember more of us than our own disk; it is 0 for a session that begins while we run, in which nobody can
     remember anything of us: then we ask nobody first.
@@ -67,6 +68,7 @@ class MemberOptions(msgspec.Struct, frozen=True):
     idle_timeout_s: float = IDLE_TIMEOUT_S
     merge_within_s: float = MERGE_WITHIN_S
     speak_pause_s: float = SPEAK_PAUSE_S
+    speak_pause_max_s: float = SPEAK_PAUSE_MAX_S
     start_wait_s: float = START_WAIT_S
     sync: SyncOptions = SyncOptions()
     answers: StartAnswers = StartAnswers.QUORUM
@@ -82,7 +84,8 @@ class AheadBlock(msgspec.Struct, frozen=True):
 
 class Member:
     """Core of one member. `current` are the members that count for the quorum at the start, by index; None
-    for all. `unix_ms` is the clock that dates of blocks are compared with, where blocks have dates."""
+    for all. `unix_ms` is the clock that dates of blocks are compared with, where blocks have dates.
+    `pressure` returns 0.0 while the process has time to spare, up to 1.0 when it has hardly any."""
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class Member:
         *,
         current: Collection[int] | None = None,
         unix_ms: Callable[[], int] = lambda: 0,
+        pressure: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.graph = graph
         self.index = index
@@ -113,7 +117,9 @@ class Member:
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
         self._spoke_at = now
+        self._speaks_from = now
         self._unix_ms = unix_ms
+        self._pressure = pressure
         self._ahead: dict[int, AheadBlock] = {}
         self._sync = BlockSync(
             graph,
@@ -161,7 +167,7 @@ class Member:
             if self._merge_at is not None:
                 times.append(self._merge_at)
             if self._is_asked_to_speak:
-                times.append(self._spoke_at + self.options.speak_pause_s)
+                times.append(self._speaks_from)
         return min(times)
 
     # Events
@@ -355,7 +361,7 @@ class Member:
     def _speak(self, now: float) -> None:
         if not self._is_started or self._making is not None or not self._can_speak:
             return
-        is_asked = self._is_asked_to_speak and now >= self._spoke_at + self.options.speak_pause_s
+        is_asked = self._is_asked_to_speak and now >= self._speaks_from
         is_due = (
             bool(self._unsent_proofs)
             or (self._merge_at is not None and now >= self._merge_at)
@@ -413,6 +419,8 @@ class Member:
         vertex, outcome = graph.receive(block)
         self._making = vertex
         self._spoke_at = now
+        least_s, most_s = self.options.speak_pause_s, self.options.speak_pause_max_s
+        self._speaks_from = now + least_s + (most_s - least_s) * self._pressure()
         self._merge_at = None
         self._effects.append(Persist(vertex.hash, block.encode(), is_own=True))
         self._settle(outcome, now)

@@ -37,6 +37,7 @@ from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.loop.pacer import pacer
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.remp.message import BODY_ID, QUERY_ID, ExternalMessage, MessageBody, MessageQuery
@@ -156,6 +157,7 @@ class SessionRunner:
             options,
             current=self.plan.current,
             unix_ms=lambda: int(self._clock.unix_s() * 1_000),
+            pressure=pacer().pressure,
         )
         self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
         self._perform(self._member.restore(content.frames, self._clock.mono_s()))

@@ -18,14 +18,16 @@ PAUSE_S = MemberOptions().speak_pause_s
 class Speaker:
     """A member whose disk is quick."""
 
-    def __init__(self) -> None:
+    def __init__(self, pressure: float = 0.0) -> None:
         self.to_say: list[bytes] = []
         self.said: list[bytes] = []
         graph = Graph(
             bytes([7]) * 32, [public_key_of(one) for one in range(4)], GraphRules(), verify=verify_once
         )
         options = MemberOptions(start_wait_s=0.0)
-        self.member = Member(graph, 0, seed_of(0), self._next, Random(1), 0.0, options)
+        self.member = Member(
+            graph, 0, seed_of(0), self._next, Random(1), 0.0, options, pressure=lambda: pressure
+        )
         self.do(self.member.tick(0.0), 0.0)
 
     def _next(self, is_due: bool, account: AuthorAccount) -> bytes | None:
@@ -61,3 +63,18 @@ def test_what_comes_right_after_is_said_together_when_the_pause_is_over() -> Non
     assert due <= 1.0 + PAUSE_S
     speaker.do(speaker.member.tick(1.0 + PAUSE_S), 1.0 + PAUSE_S)
     assert speaker.said == [b"a", b"bc"]
+
+
+def test_under_pressure_more_is_said_together() -> None:
+    options = MemberOptions()
+    for pressure, pause_s in (
+        (0.5, (PAUSE_S + options.speak_pause_max_s) / 2),
+        (1.0, options.speak_pause_max_s),
+    ):
+        speaker = Speaker(pressure)
+        speaker.say(b"a", 1.0)
+        speaker.say(b"b", 1.0 + PAUSE_S)
+        assert speaker.said == [b"a"]
+        assert speaker.member.next_wake <= 1.0 + pause_s
+        speaker.do(speaker.member.tick(1.0 + pause_s), 1.0 + pause_s)
+        assert speaker.said == [b"a", b"b"]

@@ -29,8 +29,7 @@ class Seat:
     `is_over`: the session has ended, and we only stay for validators that are behind. `wanted_in`: the slot
     in which a block is wanted, and since when. `waiting`: candidates to look at again, and when each was
     first seen. `in_vain_at`: when we last tried to make one, and could not.
-    `upon`: the block that the next one stands upon, and since when we know it. `messages_proposed`: how many
-    messages the last candidate had.
+    `upon`: the block that the next one stands upon, and since when we know it.
     """
 
     def __init__(self, session: LedgerSession, runner: AgreementRunner) -> None:
@@ -43,7 +42,6 @@ class Seat:
         self.wanted_in: tuple[int, float] | None = None
         self.in_vain_at: float | None = None
         self.upon: tuple[bytes, float] | None = None
-        self.messages_proposed = 0
 
     def waits_since(self, unix_ms: int) -> bool:
         """Return whether a candidate that was seen before `unix_ms` still waits."""
@@ -84,7 +82,6 @@ class CandidateJudge:
             except DecodeError:
                 self._judge(seat, asked, seen_ms)  # the ledger has a name for it
                 return
-            seat.messages_proposed = len(messages)
             self._check_messages(
                 seat.session, messages, lambda reason: self._messages_checked(seat, asked, seen_ms, reason)
             )

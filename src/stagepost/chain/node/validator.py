@@ -58,6 +58,7 @@ from stagepost.chain.rotation import Plan
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
+from stagepost.ground.loop.pacer import pacer
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
@@ -76,11 +77,8 @@ WISH_AFTER_S = 0.4
 
 SHARD_PAUSE_S = 0.1
 MASTER_PAUSE_S = 0.15
-LOAD_PAUSE_EACH_S = 0.02
 LOAD_PAUSE_MAX_S = 0.3
-"""Seconds, at most, on top of the pauses, for the messages of the block before: where many come, many wait
-for one block.
-"""
+"""Seconds on top of the pauses under the pacer's full pressure."""
 
 LINGER_S = 10.0
 """Seconds for which an ended session's votes and blocks are given to validators that are behind."""
@@ -94,7 +92,7 @@ members.
 class ChainOptions(msgspec.Struct, frozen=True):
     """`shard_pause_s`, `master_pause_s`: seconds for which a leader lets messages, or shard blocks, come
     together after it has seen the block before. Each block costs every validator the same, however little is
-    in it. The pause is longer where that block had many messages.
+    in it. The pause is longer while the process has little time to spare.
     """
 
     member: MemberOptions = MemberOptions()
@@ -311,8 +309,6 @@ class ChainValidator:
         else:
             self.counters.proposed += 1
             candidate = Candidate(asked.slot, asked.parent_hash, payload).hash
-            if not seat.is_of_master:
-                seat.messages_proposed = len(self.ledger.messages_of(payload))
             # The state after our own block must be known when others build upon it.
             self.ledger.check(runner.session_id, candidate, asked.parent_hash, payload, self._now_ms)
         self.follower.tell()
@@ -382,8 +378,8 @@ class ChainValidator:
     def _is_too_early(self, seat: Seat, since: float) -> bool:
         """Return whether more messages should come together first; then look again in time."""
         options = self._options
-        pause_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
-        pause_s += min(LOAD_PAUSE_EACH_S * self._messages_before(seat), LOAD_PAUSE_MAX_S)
+        least_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
+        pause_s = pacer().pause_s(least_s, least_s + LOAD_PAUSE_MAX_S)
         left_s = since + pause_s - self._clock.mono_s()
         if left_s <= 0:
             return False
@@ -393,14 +389,6 @@ class ChainValidator:
                 self._later.cancel()
             self._later = asyncio.get_running_loop().call_at(at, self._look_later)
         return True
-
-    def _messages_before(self, seat: Seat) -> int:
-        """Return the number of messages in the last block that we saw proposed; for the masterchain, in that
-        of our busiest shard.
-        """
-        if not seat.is_of_master:
-            return seat.messages_proposed
-        return max((one.messages_proposed for one in self._seats.values() if not one.is_over), default=0)
 
     def _look_later(self) -> None:
         self._later = None

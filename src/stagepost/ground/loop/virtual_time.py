@@ -131,10 +131,13 @@ class _Stuck(BaseException):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Event loop with a virtual clock. `about` names the run: a world writes its seed there."""
+    """Event loop with a virtual clock. `about` names the run: a world writes its seed there. `load_share` is the load, from
+    0 to 1, that the run pretends: turns of a virtual loop take no time.
+    """
 
     def __init__(self, start_s: float = 0.0, patience: Patience | None = None) -> None:
         self.about = "a run without a name"
+        self.load_share = 0.0
         self.stuck: str | None = None
         self.steps = 0
         self.steps_at_once = 0

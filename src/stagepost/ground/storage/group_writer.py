@@ -17,7 +17,7 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.ground.loop.clock import loop_time
-from stagepost.ground.loop.load import LoopLoad
+from stagepost.ground.loop.pacer import pacer
 from stagepost.ground.loop.turn_end import PutOff, turn_end
 from stagepost.ground.storage.table_file import TableFile
 from stagepost.ground.storage.tables import Draft
@@ -28,8 +28,7 @@ SOON_S = 0.1
 SYNC_EVERY_S = 0.5
 """Seconds: half of what is promised, so that a slow disk has the other half."""
 REST_MAX_S = 0.05
-CALM_SHARE, BUSY_SHARE = 0.5, 0.8
-"""Shares of the loop's time: up to the first no write rests, from the second on each rests for `REST_MAX_S`."""
+"""Seconds between the beginnings of two writes under the pacer's full pressure."""
 RETRY_S = 1.0
 LAST_ATTEMPTS = 2
 """The second one opens the file anew."""
@@ -305,7 +304,7 @@ class FileBackend:
         self, file: TableFile, name: str, release: Callable[[], None], *, rests: bool = False
     ) -> None:
         self._file = file
-        self._load = LoopLoad() if rests else None
+        self._rests = rests
         self._name = name
         self._release = release
         self._thread: threading.Thread | None = None
@@ -314,9 +313,7 @@ class FileBackend:
         self._has_unsynced = False
 
     def rest_s(self) -> float:
-        if self._load is None:
-            return 0.0
-        return REST_MAX_S * min(max(self._load.share() - CALM_SHARE, 0.0) / (BUSY_SHARE - CALM_SHARE), 1.0)
+        return pacer().pause_s(0.0, REST_MAX_S) if self._rests else 0.0
 
     def write(self, fill: Callable[[Draft], None], is_synced: bool, settled: Settled) -> None:
         if self._thread is None:

@@ -1,17 +1,14 @@
-"""A loop that works is told from one that waits, and writes rest only where it has hardly any time left."""
+"""A loop that works, or that waits for a processor, is told from one that has time to spare."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from stagepost.ground.loop.load import WINDOW_S, LoopLoad
-from stagepost.ground.storage.group_writer import BUSY_SHARE, CALM_SHARE, REST_MAX_S, FileBackend
-from stagepost.ground.storage.table_file import TableFile
-from stagepost.ground.storage.tables import Table
-
-NUMBERS: Table[int, int] = Table("numbers", int, int)
+from stagepost.ground.loop import load as load_module
+from stagepost.ground.loop.load import WINDOW_S, LoopLoad, used_s
 
 
 class Machine:
@@ -40,19 +37,21 @@ def test_the_share_is_that_of_the_last_window_and_is_kept_until_the_next_is_full
     assert load.share() == 1.0
 
 
-@pytest.mark.parametrize(
-    ("share", "rest"),
-    [(0.0, 0.0), (CALM_SHARE, 0.0), ((CALM_SHARE + BUSY_SHARE) / 2, 0.5), (BUSY_SHARE, 1.0), (1.0, 1.0)],
-)
-def test_the_busier_the_loop_the_longer_a_store_rests_up_to_a_limit(
-    tmp_path: Path, share: float, rest: float
+def test_the_wait_for_a_processor_counts_as_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = tmp_path / "schedstat"
+    monkeypatch.setattr(load_module, "SCHEDULER", account)
+    monkeypatch.setattr(time, "thread_time", lambda: 2.0)
+    account.write_text("1000 3500000000 7\n")
+    assert used_s() == 5.5
+
+
+@pytest.mark.parametrize("content", [None, "", "1000", "a b c"])
+def test_without_an_account_of_waits_the_load_is_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
-    machine = Machine()
-    file = TableFile(tmp_path / "file", (NUMBERS,), "file")
-    resting = FileBackend(file, "file", lambda: None, rests=True)
-    resting._load = machine.load
-    other = FileBackend(file, "file", lambda: None)
-    machine.goes_on(WINDOW_S, share)
-    assert resting.rest_s() == pytest.approx(rest * REST_MAX_S, abs=1e-9)
-    assert other.rest_s() == 0.0
-    file.close()
+    account = tmp_path / "schedstat"
+    if content is not None:
+        account.write_text(content)
+    monkeypatch.setattr(load_module, "SCHEDULER", account)
+    monkeypatch.setattr(time, "thread_time", lambda: 2.0)
+    assert used_s() == 2.0
