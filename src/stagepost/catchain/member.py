@@ -113,6 +113,8 @@ class Member:
         self._is_halted = False
         self._own_top: Vertex = graph.top(index)
         self._making: Vertex | None = None
+        self._made_frame = b""
+        """Frame of the block that is being made, or of the last one that was."""
         self._unsent_proofs: list[ForkProof] = []
         self._is_asked_to_speak = False
         self._merge_at: float | None = None
@@ -193,7 +195,7 @@ class Member:
         except DecodeError as error:
             self._refuse(peer, "Malformed", error.text)
             return self._take_effects()
-        self._take_in(peer, block, now)
+        self._take_in(peer, block, now, frame)
         self._speak(now)
         return self._take_effects()
 
@@ -242,9 +244,7 @@ class Member:
         if vertex is self._making:
             self._making = None
             self._own_top = vertex
-            assert vertex.block is not None, "we made it"
-            frame = vertex.block.encode()
-            self._effects += [Send(peer, frame) for peer in self._sync.audience(now)]
+            self._effects += [Send(peer, self._made_frame) for peer in self._sync.audience(now)]
         self._settle(outcome, now)
         self._speak(now)
         return self._take_effects()
@@ -270,7 +270,10 @@ class Member:
 
     # Taking in
 
-    def _take_in(self, peer: int, block: Block, now: float) -> None:
+    def _take_in(self, peer: int, block: Block, now: float, frame: bytes | None = None) -> None:
+        """Take in a block. `frame` is the frame that brought it, which is kept as it came; None where the block came in
+        another form.
+        """
         graph = self.graph
         if not self._is_wanted(block):
             return
@@ -290,7 +293,7 @@ class Member:
         if block.source != peer:
             self._sync.helped(now)
         vertex, outcome = graph.receive(block)
-        self._effects.append(Persist(vertex.hash, block.encode(), is_own=False))
+        self._effects.append(Persist(vertex.hash, block.encode() if frame is None else frame, is_own=False))
         self._settle(outcome, now)
         if vertex.state is State.RECEIVED and vertex.waits_for:
             self._effects += self._sync.ask_for_missing(vertex, peer, now)
@@ -422,7 +425,8 @@ class Member:
         least_s, most_s = self.options.speak_pause_s, self.options.speak_pause_max_s
         self._speaks_from = now + least_s + (most_s - least_s) * self._pressure()
         self._merge_at = None
-        self._effects.append(Persist(vertex.hash, block.encode(), is_own=True))
+        self._made_frame = block.encode()
+        self._effects.append(Persist(vertex.hash, self._made_frame, is_own=True))
         self._settle(outcome, now)
 
     # Details

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 from struct import Struct
-from typing import Any
+from struct import error as StructError
 from zlib import crc32
 
 from stagepost.errors import ErrorCode, LocalProtocolError, TlDecodeError
@@ -28,6 +28,11 @@ _UNSIGNED_INT = Struct("<I")
 _LONG = Struct("<q")
 _UNSIGNED_LONG = Struct("<Q")
 _DOUBLE = Struct("<d")
+
+# Bound once: a message of the network is read from hundreds of fields.
+_int_in, _unsigned_int_in = _INT.unpack_from, _UNSIGNED_INT.unpack_from
+_long_in, _unsigned_long_in = _LONG.unpack_from, _UNSIGNED_LONG.unpack_from
+_PADDING = (b"", bytes(1), bytes(2), bytes(3))
 
 
 def normalise_schema_line(line: str) -> str:
@@ -76,24 +81,44 @@ class Reader:
         return len(self._data) - self.offset
 
     def read_int(self) -> int:
-        value: int = self._unpack(_INT, "int")
+        start = self.offset
+        try:
+            value: int = _int_in(self._data, start)[0]
+        except StructError:
+            raise self._cut_short("int", 4) from None
+        self.offset = start + 4
         return value
 
     def read_long(self) -> int:
-        value: int = self._unpack(_LONG, "long")
+        start = self.offset
+        try:
+            value: int = _long_in(self._data, start)[0]
+        except StructError:
+            raise self._cut_short("long", 8) from None
+        self.offset = start + 8
         return value
 
     def read_unsigned_int(self) -> int:
-        value: int = self._unpack(_UNSIGNED_INT, "int")
+        start = self.offset
+        try:
+            value: int = _unsigned_int_in(self._data, start)[0]
+        except StructError:
+            raise self._cut_short("int", 4) from None
+        self.offset = start + 4
         return value
 
     def read_unsigned_long(self) -> int:
         """Return a TL long that is used as 64 unsigned bits, such as the prefix of a shard."""
-        value: int = self._unpack(_UNSIGNED_LONG, "long")
+        start = self.offset
+        try:
+            value: int = _unsigned_long_in(self._data, start)[0]
+        except StructError:
+            raise self._cut_short("long", 8) from None
+        self.offset = start + 8
         return value
 
     def read_double(self) -> float:
-        value: float = self._unpack(_DOUBLE, "double")
+        value: float = _DOUBLE.unpack(self.read_raw(_DOUBLE.size, "double"))[0]
         return value
 
     def read_byte(self) -> int:
@@ -114,7 +139,18 @@ class Reader:
         return self._data[start : self.offset]
 
     def read_bytes(self, length_max: int = LENGTH_MAX, name: str = "bytes") -> bytes:
-        start = self.offset
+        data, start = self._data, self.offset
+        if start < len(data) and data[start] <= LENGTH_SHORT_MAX:
+            end = start + 1 + data[start]
+            padding = -(end - start) % 4
+            # A cut or forbidden padding is not equal to zeros of its length: the way below names the fault.
+            if (
+                data[end : end + padding] == _PADDING[padding]
+                and start + length_max >= end - 1
+                and end <= len(data)
+            ):
+                self.offset = end + padding
+                return data[start + 1 : end]
         length = self.read_byte()
         prefix_bytes = 1
         if length == LENGTH_FORM_LONG:
@@ -174,7 +210,11 @@ class Reader:
     def read_constructor(self, *expected: int) -> int:
         """Return the id of a boxed value, which must be one of `expected`."""
         start = self.offset
-        identifier: int = self._unpack(_UNSIGNED_INT, "constructor id")
+        try:
+            identifier: int = _unsigned_int_in(self._data, start)[0]
+        except StructError:
+            raise self._cut_short("constructor id", CONSTRUCTOR_BYTES) from None
+        self.offset = start + CONSTRUCTOR_BYTES
         if identifier not in expected:
             raise TlDecodeError(
                 f"TL constructor id at offset {start} is {identifier:08x}; "
@@ -191,14 +231,6 @@ class Reader:
                 found=self.remaining_bytes,
                 offset=self.offset,
             )
-
-    def _unpack(self, form: Struct, name: str) -> Any:
-        start = self.offset
-        end = start + form.size
-        if end > len(self._data):
-            raise self._cut_short(name, form.size)
-        self.offset = end
-        return form.unpack_from(self._data, start)[0]
 
     def _cut_short(self, name: str, count: int) -> TlDecodeError:
         return TlDecodeError(
@@ -283,6 +315,16 @@ class Writer:
 
     def write_constructor(self, identifier: int) -> None:
         self._written += _UNSIGNED_INT.pack(identifier)
+
+
+def int256_bytes(value: bytes) -> bytes:
+    """Return an int256 as it stands on the wire."""
+    return value if len(value) == INT256_BYTES else _exactly(value, INT256_BYTES, "int256")
+
+
+def long_bytes(value: int) -> bytes:
+    """Return a long as it stands on the wire."""
+    return _signed(value, 8, "long")
 
 
 def _signed(value: int, size: int, name: str) -> bytes:

@@ -17,7 +17,15 @@ import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.crypto import ed25519
-from stagepost.ground.wire.tl import Reader, Writer, constructor_id, key_id
+from stagepost.ground.wire.tl import (
+    Reader,
+    Writer,
+    constructor_bytes,
+    constructor_id,
+    int256_bytes,
+    key_id,
+    long_bytes,
+)
 from stagepost.remp.hex_text import JsonFault, read_object
 from stagepost.remp.receipts import receipt_fields
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected, kind_of, read_status, write_status
@@ -32,6 +40,7 @@ RECEIPT_ID = constructor_id(
     "tonNode.rempReceipt message_id:int256 status:tonNode.RempMessageStatus timestamp:long source_id:int256 "
     "= tonNode.RempReceipt"
 )
+_BEGINNING = constructor_bytes(RECEIPT_ID)
 RECEIPT_BYTES_MAX = 65_536
 """Bytes of the JSON form, at most."""
 
@@ -68,13 +77,16 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         status = self.status
         # A refusal's text may be long, and is seldom said twice.
         status_bytes = _write_anew(status) if isinstance(status, Rejected) else _bytes_of(status)
-        writer = Writer()
-        writer.write_constructor(RECEIPT_ID)
-        writer.write_int256(self.message_id)
-        writer.write_raw(status_bytes)
-        writer.write_long(self.timestamp_ms)
-        writer.write_int256(self.source_id)
-        return writer.written()
+        source_id = int256_bytes(self.source_id)
+        return b"".join(
+            (
+                _BEGINNING,
+                int256_bytes(self.message_id),
+                status_bytes,
+                long_bytes(self.timestamp_ms),
+                source_id,
+            )
+        )
 
     @property
     def hash(self) -> bytes:

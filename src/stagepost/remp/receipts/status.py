@@ -22,6 +22,8 @@ class Level(IntEnum):
 
 
 class Status(Enum):
+    __hash__ = object.__hash__  # as quick as the look-ups in the tables of steps and kinds are many
+
     ACCEPTED = "Accepted"
     IGNORED = "Ignored"
     REJECTED = "Rejected"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError
+from stagepost.errors import DecodeError, ErrorCode, LocalProtocolError, TlDecodeError
 from stagepost.ground.wire.tl import (
     LENGTH_MAX,
     Reader,
@@ -256,3 +256,37 @@ def test_unexpected_constructor_is_named_with_the_expected_ones() -> None:
     reader = Reader(bytes.fromhex("b5757299"))
     with pytest.raises(DecodeError, match="is 997275b5; expected bc799737 or 00000001"):
         reader.read_constructor(0xBC799737, 1)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7, 8, 252, 253])
+def test_short_byte_strings_are_read_alike_wherever_they_are_cut_or_padded(length: int) -> None:
+    writer = Writer()
+    writer.write_bytes(bytes(range(1, 254))[:length])
+    data = writer.written()
+    assert Reader(data).read_bytes() == bytes(range(1, 254))[:length]
+    assert Reader(data).read_bytes(length) == bytes(range(1, 254))[:length]
+    for end in range(len(data)):
+        with pytest.raises(TlDecodeError) as cut:
+            Reader(data[:end]).read_bytes()
+        assert cut.value.code == ErrorCode.TL_TRUNCATED
+    for place in range(length + 1, len(data)):
+        with pytest.raises(TlDecodeError, match="is not zero"):
+            Reader(data[:place] + b"\1" + data[place + 1 :]).read_bytes()
+    if length:
+        with pytest.raises(TlDecodeError, match="at most"):
+            Reader(data).read_bytes(length - 1)
+
+
+def test_a_number_that_is_cut_leaves_the_reader_where_it_was() -> None:
+    for read, count in (
+        (Reader.read_int, 4),
+        (Reader.read_unsigned_int, 4),
+        (Reader.read_long, 8),
+        (Reader.read_unsigned_long, 8),
+        (Reader.read_double, 8),
+    ):
+        reader = Reader(bytes(count + 1))
+        reader.read_raw(2)
+        with pytest.raises(TlDecodeError, match=f"needs {count} bytes; {count - 1} are left"):
+            read(reader)
+        assert reader.offset == 2
