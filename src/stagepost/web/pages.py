@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shlex
 from functools import lru_cache
 from http import HTTPStatus
@@ -14,6 +15,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
 
 from stagepost import __version__
 from stagepost.delivery.stores.outbox import OutboxContent
@@ -68,13 +70,21 @@ NAVIGATION = (
 )
 
 
+def coded(text: str) -> Markup:
+    """Return a sentence for a page: what stands between backticks, as a command, is shown as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))
+
+
+_COMMAND = re.compile("`([^`]+)`")
+
+
 @lru_cache
 def _templates() -> Environment:
     folder = Path(__file__).parent / "templates"
     environment = Environment(
         loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= FILTERS | {"reason": error_words}
+    environment.filters |= FILTERS | {"reason": error_words, "coded": coded}
     environment.tests |= {
         "nothing": lambda value: isinstance(value, Nothing),
         "unreadable": lambda value: isinstance(value, Unreadable),

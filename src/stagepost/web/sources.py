@@ -117,7 +117,7 @@ class Sources:
         if isinstance(found, Unreadable):
             return found
         if not found:
-            return Nothing("no node runs here", "stagepost node dmq --help says how to start one")
+            return Nothing("no node runs here", "`stagepost node dmq --help` says how to start one")
         return [NodeSeen(folder, attempt(partial(dmq_page, folder))) for folder in found]
 
     def _members(self) -> list[MembersSeen]:

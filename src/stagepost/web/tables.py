@@ -46,10 +46,10 @@ class TableQueries:
             return attempt(lambda: self._opened().manifest)
         if isinstance(found, Unreadable):
             return found
+        named = "" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"
         return Nothing(
             "no tables yet",
-            f"make them with stagepost pipeline run --once --data {self.folder.parent}"
-            + ("" if self.folder.name == TABLES_FOLDER else f" --tables {self.folder}"),
+            f"make them with `stagepost pipeline run --once --data {self.folder.parent}{named}`",
         )
 
     def ask(self, question: Callable[[Asking], T]) -> T | Nothing | Unreadable:

@@ -477,3 +477,10 @@ def test_a_named_outbox_that_is_not_there_is_unknown_and_an_unnamed_one_is_nothi
     unnamed = Sources(WebSettings(tmp_path))
     assert isinstance(unnamed.outbox(), Nothing)
     assert "outbox_readable" not in metrics_text(unnamed).decode()
+
+
+def test_commands_in_sentences_are_shown_as_code() -> None:
+    from stagepost.web.pages import coded
+
+    assert coded("start `a --b <c>` & see") == "start <code>a --b &lt;c&gt;</code> &amp; see"
+    assert coded("one ` alone <b>") == "one ` alone &lt;b&gt;"

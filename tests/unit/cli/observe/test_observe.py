@@ -137,3 +137,12 @@ def test_parameters_that_are_none_are_refused(capsys: pytest.CaptureFixture[str]
     for text in ("1,2", "0,5,0.2", "6,5,0.2", "1,5,1.0", "a,b,c"):
         assert run(["observe", "--socket", "nowhere", "--parameters", text]) == 2
     assert "for example 1944,16948,0.2" in capsys.readouterr().err
+
+
+def test_a_node_that_stays_away_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["observe", "--socket", "none.socket", "--for", "3s"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("the DMQ node is away, trying again") == 1
