@@ -242,6 +242,8 @@ def _break_and_mend(page: Page, network: Living, faces: HealthFaces) -> None:
     says("good")
     press("Fill the outbox")
     says("bad", "outbox 60 of 60")
+    status, told = _run("check", "--data", str(network.data))
+    assert (status, "outbox 60 of 60" in told) == (2, True), told
     press("Take back: Fill the outbox")
     says("good")
     press("Cut a link")

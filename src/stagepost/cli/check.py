@@ -44,7 +44,7 @@ class MonitorCommand(click.Command):
 @click.option(
     "--queue-size",
     type=click.IntRange(min=1),
-    help=f"Messages that the outbox holds at most. [delivery.queue_size of the settings file, else {QUEUE_SIZE}]",
+    help=f"Messages that the outbox holds at most. [what its publisher has said, else delivery.queue_size of the settings file, else {QUEUE_SIZE}]",
 )
 @with_settings_file
 @json_option
@@ -71,16 +71,18 @@ def check(
     """
     import time
 
+    from msgspec.structs import replace
+
     from stagepost.errors import StagepostError
     from stagepost.ground.files.data_folder import NODE_FILE
     from stagepost.ground.files.running_nodes import DATA_DIR
-    from stagepost.ground.telemetry.health import HealthFacts, Severity, Unread, judge
+    from stagepost.ground.telemetry.health import HealthFacts, OutboxReading, Severity, Unread, judge
     from stagepost.trace.folder_health import folder_facts, outbox_reading
 
     now_s = time.time()
     folder = data or Path(DATA_DIR)
     try:
-        size = queue_size or delivery_settings(config_file, config_context).get("queue_size", QUEUE_SIZE)
+        size = delivery_settings(config_file, config_context).get("queue_size", QUEUE_SIZE)
         # A program may publish through a node that is not its own to watch.
         if outbox is not None and data is None and not (folder / NODE_FILE).exists():
             facts = HealthFacts(outbox=outbox_reading(outbox, size, now_s))
@@ -88,6 +90,8 @@ def check(
             facts = folder_facts(
                 folder, now_s, outbox=outbox, queue_size=size, tables=lambda: _tables(folder)
             )
+        if queue_size is not None and isinstance(facts.outbox, OutboxReading):
+            facts = replace(facts, outbox=replace(facts.outbox, capacity=queue_size))
     except StagepostError as error:
         facts = HealthFacts(sources={"settings": Unread(error.text.replace("\n", ";"), error.advice)})
     report = judge(facts, now_s)

@@ -45,7 +45,7 @@ from stagepost.trace.session_records import SetsFolder, load_sets
 
 NODES_MAX = 32
 QUEUE_SIZE = 1_000
-"""Messages that an outbox holds at most, unless the settings say otherwise."""
+"""Messages that an outbox holds at most, unless its publisher or the settings say otherwise."""
 OUTBOX_FOLDERS = ("outbox", "stagepost-outbox")
 """Folders below the data folder where an outbox may lie, if none was named."""
 EVICTED = "ErrQueueEvicted"
@@ -249,7 +249,7 @@ def outbox_facts(content: OutboxContent, queue_size: int, now_s: float) -> Outbo
     waiting = len(content.records)
     return OutboxReading(
         waiting=waiting,
-        capacity=queue_size,
+        capacity=content.queue_size or queue_size,
         oldest_ms=min((record.created_ms for record in content.records), default=None),
         evicted=sum(one.error == EVICTED and one.failed_ms >= since_ms for one in content.dead_letters),
         dead_letters=len(content.dead_letters),

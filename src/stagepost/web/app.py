@@ -59,7 +59,10 @@ def metrics_text(sources: Sources) -> bytes:
         age_s = 0.0 if oldest_ms is None else max(0.0, (sources.now_ms() - oldest_ms) / 1_000)
         for declared, value in (
             (delivery_metrics.DELIVERY_QUEUE_MESSAGES, len(content.records)),
-            (delivery_metrics.DELIVERY_QUEUE_CAPACITY, sources.settings.queue_size),
+            (
+                delivery_metrics.DELIVERY_QUEUE_CAPACITY,
+                content.queue_size or sources.settings.queue_size,
+            ),
             (delivery_metrics.DELIVERY_QUEUE_OLDEST, age_s),
             (delivery_metrics.DELIVERY_DEAD_LETTERS, len(content.dead_letters)),
         ):

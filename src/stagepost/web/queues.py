@@ -59,7 +59,10 @@ def outbox_figures(content: OutboxContent, sources: Sources) -> dict[str, Any]:
     }
     if content.damage:
         known = dict.fromkeys(known)
-    place = {"folder": str(sources.outbox_folder), "capacity": sources.settings.queue_size}
+    place = {
+        "folder": str(sources.outbox_folder),
+        "capacity": content.queue_size or sources.settings.queue_size,
+    }
     damage = {"damage": list(content.damage), "set_aside": list(content.set_aside)}
     return {**place, **known, **readable, **damage}
 

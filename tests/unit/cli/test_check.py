@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from stagepost.cli import main as command
+from stagepost.delivery import MemoryNetwork, ReliablePublisher, ReliablePublisherConfig
 from stagepost.ground.files.running_nodes import FULL_NODE, StatusFacts
 from stagepost.ground.telemetry.health import Finding, HealthFacts, NodeReading, Severity, judge
 from stagepost.ground.telemetry.status import DmqNodePage
@@ -170,3 +172,21 @@ def test_a_full_node_that_is_gone_is_unknown_and_not_well(
 def test_a_folder_that_does_not_exist_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "none") == 3
     assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().out
+
+
+def test_the_publisher_says_how_many_messages_its_outbox_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outbox = tmp_path / "outbox"
+
+    async def publish() -> None:
+        config = ReliablePublisherConfig(persistence="disk", queue_path=str(outbox), queue_size=2)
+        async with ReliablePublisher(MemoryNetwork(seed=0).join("alice"), config) as publisher:
+            for number in range(2):
+                await publisher.publish_queued("orders", b"%d" % number)
+
+    asyncio.run(publish())
+    assert command.run(["check", "--outbox", str(outbox)]) == 2
+    assert "outbox 2 of 2" in capsys.readouterr().out
+    assert command.run(["check", "--outbox", str(outbox), "--queue-size", "9"]) == 0
+    assert "outbox 2 of 9" in capsys.readouterr().out

@@ -168,7 +168,9 @@ class ReliablePublisher:
 
         assert self._config.queue_path is not None
         folder, fsync = Path(self._config.queue_path), self._config.fsync
-        limits = OutboxLimits(dead_letters_max=self._config.dead_letters_max)
+        limits = OutboxLimits(
+            dead_letters_max=self._config.dead_letters_max, queue_size=self._config.queue_size
+        )
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 None, lambda: SqliteOutbox(folder, fsync=fsync, limits=limits)

@@ -107,6 +107,8 @@ class OutboxContent(msgspec.Struct, frozen=True):
     damage: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
     """Names of damaged files that lie beside the outbox: their readable rows were taken over, others are lost."""
+    queue_size: int = 0
+    """Messages that the publisher lets wait at most; 0 if no publisher has said so."""
 
 
 class EntryProgress(msgspec.Struct, frozen=True):

@@ -29,12 +29,16 @@ COUNTER_JUMP = 2**32
 
 
 class OutboxHead(msgspec.Struct, frozen=True, array_like=True):
-    """`is_loose`: somebody writes without waiting for the disk, so that after a power cut the counter may be too low."""
+    """`is_loose`: somebody writes without waiting for the disk, so that after a power cut the counter may be too low.
+
+    `queue_size` is what the publisher that opened the outbox last lets wait in it, for those who watch; 0 if none has said so.
+    """
 
     nonce_prefix: bytes
     next_counter: int = 1
     totals: OutboxTotals = OutboxTotals()
     is_loose: bool = False
+    queue_size: int = 0
 
 
 RECORDS = Table("records", int, OutboxRecord)
@@ -48,6 +52,8 @@ THE_HEAD = "outbox"
 class OutboxLimits(msgspec.Struct, frozen=True):
     dead_letters_max: int = DEAD_LETTERS_MAX
     done_keys_max: int = DONE_KEYS_MAX
+    queue_size: int = 0
+    """Enforced by the publisher, and kept here for those who watch; 0 leaves what is kept."""
 
 
 USUAL_LIMITS = OutboxLimits()
@@ -155,7 +161,9 @@ class OutboxBook:
         self._draft.put(HEAD, THE_HEAD, head)
 
 
-def recover(draft: Draft, held: Held, fresh_prefix: bytes, *, is_loose: bool) -> list[str]:
+def recover(
+    draft: Draft, held: Held, fresh_prefix: bytes, *, is_loose: bool, queue_size: int = 0
+) -> list[str]:
     """Make what was found an outbox that balances; sentences about what had to be made up.
 
     A row that is lost counts as failed: the totals say how many there must be.
@@ -176,7 +184,7 @@ def recover(draft: Draft, held: Held, fresh_prefix: bytes, *, is_loose: bool) ->
     counter = max([head.next_counter, *(sequence + 1 for sequence in (*records, *dead))])
     if head.is_loose:
         counter += COUNTER_JUMP
-    recovered = OutboxHead(head.nonce_prefix, counter, totals, is_loose)
+    recovered = OutboxHead(head.nonce_prefix, counter, totals, is_loose, queue_size or head.queue_size)
     if recovered != found:
         draft.put(HEAD, THE_HEAD, recovered)
     return damage
@@ -194,4 +202,5 @@ def content_of(held: Held, damage: Sequence[str]) -> OutboxContent:
         head.next_counter,
         found is not None,
         tuple(damage),
+        queue_size=head.queue_size,
     )

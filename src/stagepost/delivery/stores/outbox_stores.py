@@ -98,7 +98,9 @@ class SqliteOutbox(OutboxRows):
         try:
             draft = Draft(file.held)
             prefix = secrets.token_bytes(NONCE_PREFIX_BYTES)
-            made_up = recover(draft, file.held, prefix, is_loose=fsync != "commit")
+            made_up = recover(
+                draft, file.held, prefix, is_loose=fsync != "commit", queue_size=limits.queue_size
+            )
             if draft.changes:
                 file.commit(draft, is_synced=True)
         except BaseException:
@@ -140,7 +142,7 @@ class MemoryOutbox(OutboxRows):
         backend = None if disk is None else MemoryBackend(disk, is_safe=is_safe)
         held = empty({table.name: table for table in TABLES}) if backend is None else backend.held
         draft = Draft(held)
-        damage = recover(draft, held, prefix, is_loose=fsync != "commit")
+        damage = recover(draft, held, prefix, is_loose=fsync != "commit", queue_size=limits.queue_size)
         if disk is not None:
             disk.put_at_once(draft)
         draft.settle()

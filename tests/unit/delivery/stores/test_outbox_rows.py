@@ -397,3 +397,14 @@ def walk(opened: Callable[[], OutboxRows], steps: list[tuple[str, int]]) -> None
         await store.close()
 
     asyncio.run(main())
+
+
+def test_the_size_of_the_queue_is_kept_for_those_who_watch(open_outbox: Open) -> None:
+    async def main() -> None:
+        store = open_outbox(limits=OutboxLimits(queue_size=60))
+        await store.insert(a_record(1))
+        assert (await contents(open_outbox, store)).queue_size == 60
+        store = open_outbox(limits=OutboxLimits(queue_size=7))
+        assert (await contents(open_outbox, store)).queue_size == 7
+
+    run(main())
