@@ -33,18 +33,28 @@ def play_simulated(seed: int) -> PrimesOutcome | str:
 
 def changes(run: Run) -> Iterator[Result]:
     """Four founders, three more, a replaced key, two that leave, a split and a merge, with kills at random moments."""
-    first, count = run.seed % SEEDS_APART, run.count(SIMULATED_BY_SCALE)
+    first, tries = run.seed % SEEDS_APART, run.tries(SIMULATED_BY_SCALE)
     played: list[PrimesOutcome | str] = []
     with ProcessPoolExecutor(run.processes) as pool:
-        for outcome in pool.map(play_simulated, range(first, first + count)):
+        for outcome in pool.map(play_simulated, (first + number for number in tries)):
             played.append(outcome)
-            run.say(f"{len(played)} of {count} changed networks done")
-    faults = [one for one in played if isinstance(one, str)]
+            run.say(f"{len(played)} of {len(tries)} changed networks done")
     whole = [one for one in played if isinstance(one, PrimesOutcome)]
+    shares = run.rows_of_all_shares(
+        "changes",
+        {
+            "faults": [one for one in played if isinstance(one, str)],
+            "executed": sum(one.proved["executed"] for one in whole),
+            "kills": sum(one.crashes for one in whole),
+        },
+    )
+    if not shares:
+        return
+    faults = [fault for share in shares for fault in share["faults"]]
     figure = (
-        f"{count} networks from seed {first} in virtual time, {sum(one.proved['executed'] for one in whole):,} messages "
-        f"proved executed across three changes of the set each, {sum(one.crashes for one in whole):,} kills; "
-        f"{len(faults)} broken"
+        f"{run.count(SIMULATED_BY_SCALE)} networks from seed {first} in virtual time, "
+        f"{sum(share['executed'] for share in shares):,} messages proved executed across three changes of the set each, "
+        f"{sum(share['kills'] for share in shares):,} kills; {len(faults)} broken"
     )
     yield result("B10", WHERE_SIMULATED, figure, faults=faults, seed=run.seed)
 
@@ -52,9 +62,9 @@ def changes(run: Run) -> Iterator[Result]:
 def live_changes(run: Run) -> Iterator[Result]:
     """The same by processes and public commands; the last network is founded with the revision before, and upgraded."""
     first, count = run.seed % SEEDS_APART, run.count(LIVE_BY_SCALE)
-    faults: list[str] = []
+    found: list[str] = []
     told: list[str] = []
-    for number in range(count):
+    for number in run.tries(LIVE_BY_SCALE):
         with tempfile.TemporaryDirectory(prefix="stagepost-") as folder:
             inner = Path(folder)
             is_upgraded = number == count - 1
@@ -63,10 +73,15 @@ def live_changes(run: Run) -> Iterator[Result]:
             broken, said = play_changes(first + number, inner / "network", earlier)
         if is_upgraded:
             said += " after an upgrade" if earlier else "; the upgrade was skipped, for there is no history"
-        faults += broken
+        found += broken
         told.append(said)
         run.say(f"{number + 1} of {count} networks of processes done: {said}; {len(broken)} faults")
-    figure = f"{count} networks of processes from seed {first}: {'; '.join(told)}; {len(faults)} faults"
+    shares = run.rows_of_all_shares("live-changes", {"faults": found, "told": told})
+    if not shares:
+        return
+    faults = [fault for share in shares for fault in share["faults"]]
+    said_of_all = "; ".join(said for share in shares for said in share["told"])
+    figure = f"{count} networks of processes from seed {first}: {said_of_all}; {len(faults)} faults"
     yield result("B10", WHERE_LIVE, figure, faults=faults, seed=run.seed)
 
 

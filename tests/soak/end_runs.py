@@ -33,23 +33,34 @@ def play_primes(seed: int) -> PrimesOutcome | str:
 
 def ends_of_primes(run: Run) -> Iterator[Result]:
     """Networks with every attacker: subsets, switches, splits, merges, crashes, expiries, false proofs, held sessions."""
-    first, count = run.seed % SEEDS_APART, run.count(PRIMES_BY_SCALE)
+    first, tries = run.seed % SEEDS_APART, run.tries(PRIMES_BY_SCALE)
     played: list[PrimesOutcome | str] = []
     with ProcessPoolExecutor(run.processes) as pool:
-        for outcome in pool.map(play_primes, range(first, first + count)):
+        for outcome in pool.map(play_primes, (first + number for number in tries)):
             played.append(outcome)
             if isinstance(outcome, str) or len(played) % 10 == 0:
                 run.say(
-                    f"{len(played)} of {count} networks done"
+                    f"{len(played)} of {len(tries)} networks done"
                     + (f"; {outcome}" if isinstance(outcome, str) else "")
                 )
-    faults = [one for one in played if isinstance(one, str)]
     whole = [one for one in played if isinstance(one, PrimesOutcome)]
-    proved = sum((one.proved for one in whole), Counter[str]())
-    lies = sum(sum(one.false_proofs.values()) for one in whole)
+    shares = run.rows_of_all_shares(
+        "primes-ends",
+        {
+            "faults": [one for one in played if isinstance(one, str)],
+            "proved": sum((one.proved for one in whole), Counter[str]()),
+            "lies": sum(sum(one.false_proofs.values()) for one in whole),
+            "shown": sum(one.shown for one in whole),
+        },
+    )
+    if not shares:
+        return
+    faults = [fault for share in shares for fault in share["faults"]]
+    proved = sum((Counter[str](share["proved"]) for share in shares), Counter[str]())
     figure = (
-        f"{count} networks from seed {first}, ends proved: {dict(sorted(proved.items()))}, {lies:,} false proofs refused, "
-        f"{sum(one.shown for one in whole):,} blocks of held sessions shown; {len(faults)} broken"
+        f"{run.count(PRIMES_BY_SCALE)} networks from seed {first}, ends proved: {dict(sorted(proved.items()))}, "
+        f"{sum(share['lies'] for share in shares):,} false proofs refused, "
+        f"{sum(share['shown'] for share in shares):,} blocks of held sessions shown; {len(faults)} broken"
     )
     yield result("B10", WHERE_PRIMES, figure, faults=faults, seed=run.seed)
 
@@ -62,14 +73,16 @@ def play_story(name: str, seed: int) -> list[str]:
 
 def ends(run: Run) -> Iterator[Result]:
     """Each story so many times, each time with another seed. Stories mostly wait, so several are played at once."""
-    first, count = run.seed % SEEDS_APART, run.count(RUNS_BY_SCALE)
-    faults: list[str] = []
+    first, tries = run.seed % SEEDS_APART, run.tries(RUNS_BY_SCALE)
+    broken: list[str] = []
     with ProcessPoolExecutor(run.processes) as pool:
-        stories = [
-            pool.submit(play_story, name, first + number) for number in range(count) for name in STORIES
-        ]
+        stories = [pool.submit(play_story, name, first + number) for number in tries for name in STORIES]
         for number, task in enumerate(as_completed(stories), start=1):
-            faults += task.result()
-            run.say(f"{number} of {len(stories)} stories done")
-    figure = f"{len(STORIES)} stories, {count} times each from seed {first}, {len(faults)} broken"
+            broken += task.result()
+            run.say(f"{number} of {len(stories)} stories done, {len(broken)} broken")
+    shares = run.rows_of_all_shares("ends", {"faults": broken})
+    if not shares:
+        return
+    faults = [fault for share in shares for fault in share["faults"]]
+    figure = f"{len(STORIES)} stories, {run.count(RUNS_BY_SCALE)} times each from seed {first}, {len(faults)} broken"
     yield result("B10", WHERE, figure, faults=faults, seed=run.seed)

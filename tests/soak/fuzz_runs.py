@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 
-from rigs import results
-from rigs.results import Result, result, revision
+from rigs.results import Result, result
 from tests.fuzz.guided import GuidedOutcome, missing_reason, run_guided
 from tests.fuzz.harness import Failure, Outcome, run_for, run_range
 from tests.fuzz.signed_bits import flip_every_bit, sample_messages
@@ -32,7 +30,7 @@ def fuzz(run: Run) -> Iterator[Result]:
     """N1: only refusals of our own kind come out. N2: what we accept, cbor2 reads alike."""
     outcomes = mutated_outcomes(run)
     if run.share != (1, 1):
-        outcomes = _all_shares(run, outcomes)
+        outcomes = _of_all_shares(run, outcomes)
         if not outcomes:
             return
     faults = [str(failure) for outcome in outcomes for failure in outcome.failures]
@@ -83,7 +81,7 @@ def signed_bits(run: Run) -> Iterator[Result]:
 def mutated_outcomes(run: Run) -> list[Outcome]:
     """One per target."""
     names = _names(run)
-    inputs = run.count(INPUTS_BY_SCALE)
+    inputs = run.tries(INPUTS_BY_SCALE)
     whole = {name: Outcome(name, run.seed) for name in names}
     said_at = time.monotonic()
     with ProcessPoolExecutor(run.processes, initializer=_quiet) as pool:
@@ -92,10 +90,8 @@ def mutated_outcomes(run: Run) -> list[Outcome]:
             if run.seconds is not None:
                 tasks.append(pool.submit(_for_seconds, name, run.seed, run.seconds))
                 continue
-            place, shares = run.share
-            first, end = inputs * (place - 1) // shares, inputs * place // shares
-            for start in range(first, end, INPUTS_IN_A_TASK):
-                count = min(INPUTS_IN_A_TASK, end - start)
+            for start in inputs[::INPUTS_IN_A_TASK]:
+                count = min(INPUTS_IN_A_TASK, inputs.stop - start)
                 tasks.append(pool.submit(_for_range, name, run.seed, start, count))
         for done, task in enumerate(as_completed(tasks), start=1):
             part = task.result()
@@ -108,21 +104,12 @@ def mutated_outcomes(run: Run) -> list[Outcome]:
     return list(whole.values())
 
 
-def _all_shares(run: Run, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _of_all_shares(run: Run, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Keep the outcomes of this share; return those of all shares, or nothing while some are missing."""
-    place, shares = run.share
-    folder = results.RESULTS / f"fuzz-{run.named_scale}-{run.seed}-{revision()}-{shares}"
-    folder.mkdir(parents=True, exist_ok=True)
     kept = [{**asdict(one), "failures": [_row_of(two) for two in one.failures]} for one in outcomes]
-    (folder / f"{place}.json").write_text(json.dumps(kept))
-    paths = [folder / f"{number}.json" for number in range(1, shares + 1)]
-    missing = sum(not path.exists() for path in paths)
-    if missing:
-        run.say(f"{missing} of {shares} shares are missing")
-        return []
     whole: dict[str, Outcome] = {}
-    for path in paths:
-        for row in json.loads(path.read_text()):
+    for share in run.rows_of_all_shares("fuzz", {"outcomes": kept}):
+        for row in share["outcomes"]:
             failures = [
                 Failure(**{**one, "input": bytes.fromhex(one["input"])}) for one in row.pop("failures")
             ]

@@ -32,12 +32,20 @@ from tests.soak.parts import PART_NAMES, PARTS, Part, play
 from tests.soak.runs import Run, say
 
 TARGETED_PARTS = ("fuzz", "guided")
+SHARED_PARTS = ("fuzz", "ends", "primes-ends", "changes", "live-changes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.index is not None:
         return replay(options.target, options.seed, options.index)
+    if options.share != (1, 1):
+        if options.seed is None:
+            parser().error("--share needs --seed: all shares of a run have the same seed")
+        if alien := sorted(set(options.only or ()) - set(SHARED_PARTS)):
+            parser().error(
+                f"--share: {', '.join(alien)} has no shares; these have: {', '.join(SHARED_PARTS)}"
+            )
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     run = Run(
         options.scale,
@@ -50,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         share=options.share,
     )
     of_promises = [part.name for part in PARTS if not run.promises or set(run.promises) & set(part.promises)]
+    if run.share != (1, 1):
+        of_promises = [name for name in of_promises if name in SHARED_PARTS]
     chosen = options.only or (TARGETED_PARTS if options.target else of_promises)
     say(f"seed {seed} · revision {revision()} · scale {run.named_scale} · {', '.join(chosen)}")
     command = " ".join(["python", "tests/soak/run.py", *_shown(options, seed)])
@@ -91,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         type=_share,
         default=(1, 1),
         metavar="K/N",
-        help="run the K-th of N shares of fuzzing; the result comes with the last one of a seed and revision",
+        help=f"run the K-th of N shares of {', '.join(SHARED_PARTS)}; the result comes with the last share of a seed and revision",
     )
     found.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from rigs import results as results_module
 from rigs.results import Result, by_promise, result, result_of, write_lines
-from tests.soak import fuzz_runs, suite_runs
+from tests.soak import end_runs, fuzz_runs, suite_runs
 from tests.soak.parts import Part, play
 from tests.soak.run import in_all_parts, main
 from tests.soak.runs import Run
@@ -178,6 +178,44 @@ def test_shares_of_fuzzing_give_one_result_when_the_last_one_is_done(
     in_shares = played((2, 3))
     assert in_shares == played((1, 1))
     assert str(in_shares[0]).startswith("301 inputs into 1 decoders")
+
+
+def test_shares_of_networks_give_the_figure_of_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path)
+
+    def played(share: tuple[int, int]) -> list[object]:
+        run = Run("commit", 7, inputs=2, share=share, say=quiet)
+        return [one["figure"] for one in end_runs.ends_of_primes(run)]
+
+    assert played((1, 2)) == []
+    in_shares = played((2, 2))
+    assert in_shares == played((1, 1))
+    assert str(in_shares[0]).startswith("2 networks from seed 7")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shares_do_each_try_once(count: int) -> None:
+    shares = [Run("commit", 7, inputs=10, share=(place, count)) for place in range(1, count + 1)]
+    assert [number for run in shares for number in run.tries({})] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["--share", "1/2", "--only", "ends"], "--share needs --seed"),
+        (["--share", "1/2", "--only", "storms", "--seed", "5"], "storms has no shares"),
+        (["--share", "3/2", "--seed", "5"], "'3/2' is not a share"),
+    ],
+)
+def test_shares_that_could_not_be_joined_are_refused(
+    arguments: list[str], advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert advice in capsys.readouterr().err
 
 
 def test_only_the_promises_that_were_asked_for_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
