@@ -194,7 +194,7 @@ def test_ledger_peers_are_looked_up_by_the_registered_name_then_by_the_guides() 
         raise TransportError(f"{name} is not there")
 
     configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
-    configs["hub"] = replace(configs["hub"], topology=Topology(use_ledger_after_slot=100))
+    configs["hub"] = replace(configs["hub"], topology=Topology(use_ledger_after_slot=100), private_peers=True)
     pools = [("one.example", None), ("two.example", None), ("gone.example", None), ("10.0.0.4", NODE_PORT)]
     relays = tuple(PoolRelays(Fraction(1, 4), (PoolRelay(host, port),)) for host, port in pools)
 
@@ -218,6 +218,33 @@ def test_ledger_peers_are_looked_up_by_the_registered_name_then_by_the_guides() 
             hub.use_ledger_peers(LedgerPeers(3, 200, 42, ()))
             known = {peer.address.host for peer in hub.book.peers}
             assert known == {"one.example", "two.example"}, "connected ones stay, the others are forgotten"
+
+    run_in_virtual_time(main())
+
+
+def test_a_pool_cannot_make_a_node_dial_machines_of_its_own_network() -> None:
+    asked: list[str] = []
+
+    async def look_up(name: str) -> TcpAddress:
+        asked.append(name)
+        return TcpAddress(HOSTS["one"], NODE_PORT)
+
+    configs = {name: config_of(name, (), peer_sharing=False) for name in HOSTS}
+    configs["hub"] = replace(
+        configs["hub"], topology=Topology(use_ledger_after_slot=100), private_peers=False
+    )
+    pools = (PoolRelays(Fraction(1), (PoolRelay("pool.example", None),)),)
+
+    async def main() -> None:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS, look_up=look_up)) as world:
+            for name in ("one", "hub"):
+                await world.start(name)
+            hub = world.members["hub"].node
+            assert isinstance(hub, DmqNode)
+            hub.use_ledger_peers(LedgerPeers(3, 100, 42, pools))
+            await asyncio.sleep(120)
+            assert asked, "the pool's name is looked up"
+            assert await peers_of(world, "one") == 0, "and where it leads is not dialled"
 
     run_in_virtual_time(main())
 

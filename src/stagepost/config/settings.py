@@ -172,7 +172,7 @@ _NODE = (
     Setting("node", "min_sig_delay_s", seconds(above_zero=False), ABSENT, "seconds that a pool must wait between two messages; may not be set on public networks", example=0.0),
     Setting("node", "refuse_equivocation", BOOLEAN, False, "refuse a second body of one pool with the same certificate number, KES period and expiry"),
     Setting("node", "peer_sharing", BOOLEAN, True, "exchange addresses of other peers with peers"),
-    Setting("node", "private_peers", BOOLEAN, ABSENT, "dial private and loopback addresses that peers share; absent: on private networks only, if this node listens at such addresses alone", example=False),
+    Setting("node", "private_peers", BOOLEAN, ABSENT, "dial private and loopback addresses that peers share or pools publish; absent: on private networks only, if this node listens at such addresses alone", example=False),
     Setting("node", "ledger_peers", BOOLEAN, False, "dial pools that registered SRV relays on the chain, if useLedgerAfterSlot of the topology allows it"),
     Setting("node", "initiator_only", BOOLEAN, False, "connect to other nodes, accept no connection from them"),
     Setting("node", "connections_soft", _COUNT, _NODE_DEFAULTS.admission.soft_max, "open connections from which on a new one is served after a delay"),

@@ -20,6 +20,7 @@ from stagepost.dmq.topology import AccessPoint
 from stagepost.errors import StagepostError
 from stagepost.ground.net.network import Network, TcpAddress
 from stagepost.ground.net.redialler import Redialler
+from stagepost.ground.net.srv_lookup import public_address
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 
 log = logging.getLogger(__name__)
@@ -141,10 +142,12 @@ class Dialler:
             await bearer.wait_closed()
 
     async def _tcp_address(self, peer: KnownPeer) -> TcpAddress:
-        """Return where to dial. Only the operator's own peers and ledger peers may be SRV names."""
+        """Return where to dial. Only the operator's own peers and ledger peers may be SRV names. Pools are strangers: what
+        they publish must not make this node dial machines of its own network."""
         host = peer.address.host
         if peer.origin is PeerOrigin.LEDGER:
-            return await self._look_up_pool(host)
+            found = await self._look_up_pool(host)
+            return found if self._config.dials_private_peers else await public_address(found)
         if peer.address.port == SRV_PORT and peer.origin is not PeerOrigin.SHARED:
             return await self._look_up(host)
         return TcpAddress(host, peer.address.port)

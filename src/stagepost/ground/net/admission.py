@@ -29,6 +29,13 @@ RESERVED_PART = 8
 SETTLED_AFTER_S = 10.0
 """Seconds that a stranger has behind the proof to become useful; until then nobody takes its place."""
 IPV4_PREFIX_BITS, IPV6_PREFIX_BITS = 24, 64
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""Part of IPv6 that is given to networks of the public Internet. Forms that embed an IPv4 address lie outside, but for 6to4."""
+EMBEDDING_OR_LOCAL = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16"))
+)
+"""Networks of protocols and of tunnels, which lead to this network or to the IPv4 address inside. Not every Python's
+`is_global` knows them."""
 
 LOOPBACK_HOSTS = frozenset({LOOPBACK_HOST, "::1"})
 """Hosts that all programs of this machine share, so one program's faults must not shut out the others."""
@@ -249,7 +256,11 @@ def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def is_global(host: str) -> bool:
     """Return whether `host` is an IP address of the public Internet, at which one host listens."""
     address = ip_of(host)
-    return address is not None and address.is_global and not address.is_multicast
+    if address is None or not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    if address.version == 6 and address not in GLOBAL_UNICAST:
+        return False
+    return not any(address in network for network in EMBEDDING_OR_LOCAL)
 
 
 def host_of(peer: str) -> str:

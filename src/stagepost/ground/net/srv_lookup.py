@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
+import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 from stagepost.errors import ConfigError, TransportError
+from stagepost.ground.net.admission import ip_of, is_global
 from stagepost.ground.net.network import TcpAddress
 
 RESOLVER_FILE = Path("/etc/resolv.conf")
@@ -182,6 +184,36 @@ async def look_up_srv(
         f"no name server answered for the SRV record of {name} ({shown})",
         advice="check the name servers of this machine",
     )
+
+
+async def public_address(
+    address: TcpAddress, *, within_s: float = NAME_SERVERS_MAX * ASK_WITHIN_S
+) -> TcpAddress:
+    """Return an IP address of `address` at which a host of the public Internet listens; raise `TransportError` if its name has
+    any other address. The caller dials what is returned: a name that stands for another address a moment later changes nothing.
+    """
+    if ip_of(address.host) is not None:
+        found = [address.host]
+    else:
+        try:
+            async with asyncio.timeout(within_s):
+                entries = await asyncio.get_running_loop().getaddrinfo(
+                    address.host, address.port, type=socket.SOCK_STREAM
+                )
+        except (OSError, TimeoutError, UnicodeError) as error:
+            raise TransportError(
+                f"{address.host} has no address: {error or 'nobody answered'}",
+                advice="check the name servers of this machine",
+            ) from error
+        found = [str(entry[4][0]) for entry in entries]
+    for one in found:
+        if not is_global(one):
+            raise TransportError(
+                f"{address} has the address {one}, which is not public, and is not dialled",
+                advice="set node.private_peers if peers of private networks may be dialled",
+                found=one,
+            )
+    return TcpAddress(found[0], address.port)
 
 
 async def _ask(server: TcpAddress, question: bytes, number: int, within_s: float) -> list[SrvRecord]:

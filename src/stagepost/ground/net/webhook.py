@@ -15,7 +15,6 @@ import base64
 import hashlib
 import hmac
 import http.client
-import ipaddress
 import logging
 import socket
 import ssl
@@ -29,6 +28,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from stagepost.errors import ConfigError, TransportError
+from stagepost.ground.net.admission import is_global
 
 EVENTS_WAITING_MAX = 10_000
 """Events, at most, that wait for the receiver; above it new events are counted and dropped."""
@@ -123,20 +123,15 @@ def allowed_address(host: str, port: int, *, allow_private: bool) -> tuple[int, 
     except OSError as error:
         raise TransportError(f"{host} has no address: {error}") from error
     for _, _, _, _, place in found:
-        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None)
-        if not allow_private and not _is_public(mapped or address):
+        address = str(place[0])
+        if not allow_private and not is_global(address):
             raise ConfigError(
                 f"webhook: {host} has the address {address}, which is not public",
                 advice="set allow_private for a receiver in your own network",
-                found=str(address),
+                found=address,
             )
     family, _, _, _, place = found[0]
     return family, str(place[0])
-
-
-def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 class _Connection(http.client.HTTPConnection):

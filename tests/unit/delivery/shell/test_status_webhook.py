@@ -182,7 +182,7 @@ def test_addresses_that_cannot_be_are_refused_at_once(url: str, words: str) -> N
 @pytest.mark.parametrize(
     "host",
     ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "::1", "fe80::1", "::ffff:127.0.0.1", "0.0.0.0",
-     "100.64.0.1", "224.0.0.1", "fc00::1", "localhost"],
+     "100.64.0.1", "224.0.0.1", "fc00::1", "localhost", "::127.0.0.1", "64:ff9b::10.0.0.1", "2002:7f00:1::", "fec0::1"],
 )  # fmt: skip
 def test_private_addresses_are_refused_before_a_connection(host: str) -> None:
     with pytest.raises(ConfigError, match="not public"):

@@ -12,6 +12,7 @@ from stagepost.ground.net.admission import (
     AdmissionLimits,
     ConnectionPlace,
     Refusal,
+    is_global,
     prefix_of,
 )
 
@@ -220,3 +221,22 @@ def test_prefixes_are_those_that_one_owner_holds() -> None:
     assert prefix_of("192.0.2.77") == prefix_of("::ffff:192.0.2.1") == "192.0.2.0/24"
     assert prefix_of("2001:db8::7%eth0") == "2001:db8::/64"
     assert prefix_of("local peer") == "local peer"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1",
+     "239.1.1.1", "240.0.0.1", "255.255.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "198.18.0.1", "::", "::1", "fe80::1",
+     "fe80::1%lo", "fc00::1", "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1%eth0", "::127.0.0.1", "::10.0.0.1",
+     "::ffff:0:127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b:1::10.0.0.1", "2001:0:4136:e378:8000:63bf:80ff:fffe",
+     "2002:7f00:1::1", "2002:a00:1::1", "2001:db8::1", "1::1", "4000::1", "5f00::1", "localhost", "127.1", "2130706433", ""],
+)  # fmt: skip
+def test_addresses_that_lead_into_a_network_of_ours_are_not_global(host: str) -> None:
+    assert not is_global(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["8.8.8.8", "::ffff:8.8.8.8", "2600::1", "2a00:1450:4001:80e::200e", "93.184.216.34"]
+)
+def test_addresses_of_the_public_internet_are_global(host: str) -> None:
+    assert is_global(host)

@@ -20,6 +20,7 @@ from stagepost.ground.net.srv_lookup import (
     choose_record,
     look_up_srv,
     name_servers,
+    public_address,
     read_answer,
     write_question,
 )
@@ -178,3 +179,30 @@ def test_name_servers_are_those_of_the_resolver_file() -> None:
 
     assert found[:2] == [TcpAddress("10.0.0.1", 53), TcpAddress("::1", 53)]
     assert len(found) == NAME_SERVERS_MAX
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "10.1.2.3", "64:ff9b::a00:1"])
+def test_a_name_of_a_stranger_that_leads_into_our_network_is_refused(host: str) -> None:
+    with pytest.raises(TransportError, match="which is not public"):
+        asyncio.run(public_address(TcpAddress(host, 3001)))
+
+
+def test_a_name_with_one_private_address_among_public_ones_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = ["93.184.216.34"]
+
+    async def addresses(loop: asyncio.AbstractEventLoop, host: str, port: int, **_: object) -> list[object]:
+        return [(2, 1, 6, "", (one, port)) for one in found]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", addresses)
+    relay = TcpAddress("relay.example", 3001)
+    assert asyncio.run(public_address(relay)) == TcpAddress("93.184.216.34", 3001)
+    found.append("192.168.0.1")
+    with pytest.raises(TransportError, match=r"192\.168\.0\.1, which is not public"):
+        asyncio.run(public_address(relay))
+
+
+def test_a_name_that_nobody_knows_has_no_address() -> None:
+    with pytest.raises(TransportError, match="has no address"):
+        asyncio.run(public_address(TcpAddress("nobody.invalid", 3001)))
