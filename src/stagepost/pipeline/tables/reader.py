@@ -41,8 +41,9 @@ TABLES = ("messages", "receipts", "quarantine", "proofs", *REPORTS)
 _READ = (*TABLES, RECORDS)
 STANDARD_OUTPUT = "-"
 APOSTROPHE = "'"
-FORMULA_STARTS = ("=", "+", "-", "@")
-"""Characters, one each: a spreadsheet takes a cell that begins with one of them for a formula."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""Characters, one each: a spreadsheet takes a cell that begins with one of them for a formula. Some drop blanks of the
+second kind first, and read the wide forms of the first kind as the plain ones."""
 FORMATS = {".parquet": "FORMAT parquet", ".csv": "FORMAT csv, HEADER", ".jsonl": "FORMAT json"}
 
 _OF_LIFE = ("verdict_alive", "verdict_over", "first_seen_ms", "days", "ends", "open_since_ms")

@@ -199,7 +199,8 @@ def test_no_text_in_a_csv_file_is_a_formula(tmp_path: Path) -> None:
 
     import duckdb
 
-    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "plain", "a=b", "", "'quoted", None]
+    spaced = ["\t=1+1", "\r=1+1", "\n=1+1", "＝1+1", "＋1", "－1", "＠SUM(A1)"]
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "plain", "a=b", "", "'quoted", None, *spaced]
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE found (number BIGINT, error VARCHAR)")
         connection.executemany("INSERT INTO found VALUES (?, ?)", [[-1, text] for text in texts])
@@ -210,7 +211,8 @@ def test_no_text_in_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     with (tmp_path / "found.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     cells = [row["error"] for row in rows]
-    assert cells == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "plain", "a=b", "", "'quoted", ""]
+    kept = ["plain", "a=b", "", "'quoted", ""]
+    assert cells == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", *kept, *("'" + text for text in spaced)]
     assert cells == [csv_cell(text or "") for text in texts], "the dashboard writes the same cells"
     assert {row["number"] for row in rows} == {"-1"}, "numbers stay numbers"
     lines = (tmp_path / "found.jsonl").read_text().splitlines()
