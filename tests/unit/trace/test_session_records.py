@@ -159,3 +159,12 @@ def test_a_session_of_many_validators_goes_without_names_and_one_of_too_many_sto
     assert (large.session_id in found.sessions) is is_kept
     assert large.validators[-1].key_id not in found.names
     assert ended(2).session_id in found.sessions
+
+
+@pytest.mark.parametrize("field", ["validators", "unknown"])
+def test_a_deep_record_of_another_program_is_named(tmp_path: Path, field: str) -> None:
+    topic = a_topic(tmp_path / "data", session(1))
+    append_all(topic, [Record(b"00", b'{"%s":' % field.encode() + b"[" * 20_000 + b"]" * 20_000 + b"}")])
+
+    with pytest.raises(StorageError, match=r"offset 1 of partition 0 .* is not a session"):
+        load_sets(tmp_path / "data")

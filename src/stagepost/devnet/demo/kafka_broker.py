@@ -28,6 +28,7 @@ from stagepost.ground.files.data_folder import FILE_MODE, make_private
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import replace_file
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.wire.foreign_json import decode_foreign
 
 PORT = 9092
 PROPERTIES_FILE = "server.properties"
@@ -126,7 +127,7 @@ def kill_broker(data: Path) -> None:
 
 def read_note(data: Path) -> Broker | None:
     try:
-        return msgspec.json.decode((data / NOTE_FILE).read_bytes(), type=Broker)
+        return decode_foreign((data / NOTE_FILE).read_bytes(), Broker)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:

@@ -12,6 +12,7 @@ from stagepost.dmq.pools import KES_EVOLUTIONS_LIMIT, POOLS_MAX, STAKE_MAX
 from stagepost.errors import ErrorCode, StorageError
 from stagepost.ground.crypto.hashing import blake2b_256
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
+from stagepost.ground.wire.foreign_json import decode_foreign
 
 STAKE_FILE_BYTES_MAX = 16 * 1024 * 1024
 STAKE_FILE_VERSION = 1
@@ -80,7 +81,7 @@ def decode_record(content: bytes) -> StakeRecord:
     first, _, rest = content.partition(b"\n")
     body = rest.removesuffix(b"\n")
     try:
-        head = msgspec.json.decode(first, type=_StakeFileHead)
+        head = decode_foreign(first, _StakeFileHead)
     except msgspec.MsgspecError as error:
         raise _unusable(f"its first line is not readable ({error})") from error
     if head.format != _FORMAT:
@@ -90,7 +91,7 @@ def decode_record(content: bytes) -> StakeRecord:
     if head.blake2b_256 != blake2b_256(body).hex():
         raise _unusable("its checksum does not fit its content")
     try:
-        stored = msgspec.json.decode(body, type=_StakeFileBody)
+        stored = decode_foreign(body, _StakeFileBody)
         stakes = {PoolId(bytes.fromhex(text)): stake for text, stake in stored.stakes.items()}
         system_start_ps = int(stored.system_start_ps)
     except (msgspec.MsgspecError, ValueError) as error:

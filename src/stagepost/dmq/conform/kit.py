@@ -68,7 +68,7 @@ def load_cast(folder: Path) -> Cast:
     except OSError as error:
         advice = "make a folder with --new-pools DIR"
         raise StorageError(f"could not read {path}: {error.strerror}", advice=advice) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a file of --new-pools: {error!r}") from error
 
 

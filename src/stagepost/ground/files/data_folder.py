@@ -17,6 +17,7 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.local_paths import require_local_path
 from stagepost.ground.files.owner_lock import OwnerLock
 from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.wire.foreign_json import decode_foreign
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -65,7 +66,7 @@ def read_note(path: Path, kind: type[N], bytes_max: int, advice: str) -> N | Non
     cannot be read or has another version."""
     try:
         with path.open("rb") as file:
-            note = msgspec.json.decode(file.read(bytes_max), type=kind)
+            note = decode_foreign(file.read(bytes_max), kind)
         if note.version != 1:
             raise msgspec.ValidationError(
                 f"it is of version {note.version}, and this release knows version 1"

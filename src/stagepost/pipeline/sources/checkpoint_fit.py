@@ -16,6 +16,7 @@ import msgspec
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.tables.manifest import Manifest
 from stagepost.pipeline.tables.store import sync_file, sync_folder
 
@@ -120,7 +121,7 @@ def parsed_offsets(text: str, where: str) -> Marked:
             found=found,
         )
     try:
-        return msgspec.json.decode(lines[2], type=Marked)
+        return decode_foreign(lines[2].encode(), Marked)
     except (IndexError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"the checkpoint is of another kind of stream: {where} holds no offsets of topics",

@@ -119,7 +119,7 @@ def read_note(out: TableStore) -> dict[str, Any] | None:
         found = json.loads(content)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StorageError(
             f"{KAFKA_NOTE_FILE} in {out} cannot be read: {error}", advice=ANOTHER_FOLDER
         ) from error

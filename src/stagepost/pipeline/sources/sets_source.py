@@ -13,6 +13,7 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.ground.identifiers import SESSIONS_TOPIC
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.validator_sets import SETS_FILE, SETS_FILE_BYTES_MAX
 from stagepost.topics.log.file_topic import open_topic, topic_names
 
@@ -40,7 +41,7 @@ class SetsSource:
         if not self._read_on() and self._made is not None and self._made[0] == base:
             return self._made[1]
         try:
-            document = msgspec.json.decode(base, type=dict[str, Any])
+            document = decode_foreign(base, dict[str, Any])
             known = {str(one["session_id"]).lower(): one for one in document.get("sessions", ())}
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise StorageError(f"{beside} is not a valid validator-sets file: {error}") from error
@@ -66,7 +67,7 @@ class SetsSource:
 
     def _enter(self, value: bytes | None, partition: int, offset: int) -> None:
         try:
-            session = msgspec.json.decode(value or b"", type=dict[str, Any])
+            session = decode_foreign(value or b"", dict[str, Any])
             self._sessions[str(session["session_id"]).lower()] = session
         except (msgspec.MsgspecError, KeyError) as error:
             raise StorageError(

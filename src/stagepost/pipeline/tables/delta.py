@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.dictionary import about, commented
 from stagepost.pipeline.tables.store import TableStore, sync_file, sync_folder
 
@@ -497,5 +498,5 @@ class _Action(msgspec.Struct):
 
 
 def _added(entry: bytes) -> list[str]:
-    lines = (msgspec.json.decode(line, type=_Action) for line in entry.splitlines() if line.strip())
+    lines = (decode_foreign(line, _Action) for line in entry.splitlines() if line.strip())
     return [str(line.add["path"]) for line in lines if line.add is not None]

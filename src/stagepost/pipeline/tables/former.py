@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.sources.checkpoint_fit import planned_text
 from stagepost.pipeline.tables.damage import damaged, fault_of
 from stagepost.pipeline.tables.delta import Held, held_files, open_table
@@ -143,7 +144,7 @@ def _read(path: Path) -> _FormerManifest:
     if len(content) > MANIFEST_BYTES_MAX:
         raise ConfigError(f"{path} has more than {MANIFEST_BYTES_MAX} bytes", advice="see --from")
     try:
-        return msgspec.json.decode(content, type=_FormerManifest)
+        return decode_foreign(content, _FormerManifest)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{path} is not a valid manifest: {error}", advice="see --from") from error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.tables.delta import CHECKPOINT_END, DAY, LAST_CHECKPOINT_FILE, LOG_FOLDER
 from stagepost.pipeline.tables.driver_lock import LOCK_FILE
 from stagepost.pipeline.tables.manifest import (
@@ -147,7 +148,7 @@ def _is_torn_checkpoint(path: Path) -> bool:
 def _is_torn(entry: bytes) -> bool:
     try:
         for line in entry.splitlines():
-            msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            decode_foreign(line, dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
         return True
     return False

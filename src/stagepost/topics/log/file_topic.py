@@ -221,7 +221,7 @@ def open_topic(data: Path, name: str) -> FileTopic:
         version, partitions = facts["version"], facts["partitions"]
         if version != VERSION or facts["name"] != name or not isinstance(partitions, int):
             raise ValueError(f"version {version}, name {facts['name']}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
             f"{path} does not describe topic {name} in version {VERSION}: {error}",
             advice="restore the file from a copy, or write it again with the topic's number of partitions",

@@ -90,7 +90,7 @@ def read_positions(folder: Path, group: str) -> dict[int, int]:
         positions = {int(partition): int(offset) for partition, offset in facts["positions"].items()}
         if content != _written(positions):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedLog(path, 0, "the positions do not agree with their checksum") from None
     return positions
 

@@ -103,7 +103,7 @@ def read_token_hash(data: Path) -> bytes | None:
         found = bytes.fromhex(json.loads(content)["sha256"])
         if len(found) != sha256().digest_size:
             raise ValueError("not 32 bytes")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path} does not hold the hash of a token", advice="make a new one: stagepost serve --new-token"
         ) from error

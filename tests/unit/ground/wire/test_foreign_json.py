@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +13,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stagepost
 from rigs.receipt_lines import line_of, signed
 from stagepost.delivery.effects import DeliveryEvent
+from stagepost.dmq.cardano.stake_record import decode_record
+from stagepost.dmq.conform.kit import SEED_FILE, load_cast
 from stagepost.errors import ConfigFaults, DecodeError, StagepostError, StorageError, TransportError
 from stagepost.full_node.network import load_network
+from stagepost.ground.files.data_folder import RESTORED_FILE, restored_note
 from stagepost.ground.files.running_nodes import NodeFacts, _found
 from stagepost.ground.telemetry.status_reading import decoded
 from stagepost.ground.wire.foreign_json import DEPTH_MAX, decode_foreign, is_too_deep
+from stagepost.pipeline.sources.checkpoint_fit import parsed_offsets
 from stagepost.pipeline.sources.dumps import read_line
+from stagepost.pipeline.sources.kafka import read_note
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.record_checks import RecordChecks
+from stagepost.pipeline.tables.own_files import KAFKA_NOTE_FILE
+from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status_records import read_dump_line, read_record
 from stagepost.remp.validator_sets import parse_validator_sets
+from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, create_topic, open_topic
+from stagepost.topics.log.positions import GROUPS_FOLDER, read_positions
 from stagepost.topics.topic import DELIVERY_EVENTS
+from stagepost.web.access.security import TOKEN_FILE, read_token_hash
 from tests.worlds.pipeline.pipeline_others import EVENT
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 
@@ -115,6 +127,75 @@ def test_deep_answers_and_files_of_a_node_are_refused_in_one_sentence(tmp_path: 
     for kind, action in refusals:
         with pytest.raises(kind):
             action()
+
+
+def test_deep_notes_in_a_data_folder_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    """Somebody else may have put them there: a restored folder is a folder from elsewhere."""
+    topic = create_topic(tmp_path, "notes")
+    deep = with_member(b'{"a": 1}', DEEP)
+    places = (RESTORED_FILE, TOKEN_FILE, KAFKA_NOTE_FILE, f"{TOPICS_FOLDER}/notes/{TOPIC_FILE}", SEED_FILE)
+    for name in places:
+        (tmp_path / name).write_bytes(deep)
+    (topic.folder / GROUPS_FOLDER).mkdir()
+    (topic.folder / GROUPS_FOLDER / "group.json").write_bytes(deep)
+    offsets = f"v1\n{{}}\n{deep.decode()}"
+    refusals: list[Callable[[], Any]] = [
+        lambda: restored_note(tmp_path),
+        lambda: read_token_hash(tmp_path),
+        lambda: read_note(TableStore.at(tmp_path)),
+        lambda: open_topic(tmp_path, "notes"),
+        lambda: read_positions(topic.folder, "group"),
+        lambda: load_cast(tmp_path),
+        lambda: decode_record(deep + b"\n{}"),
+        lambda: parsed_offsets(offsets, "offsets"),
+    ]
+
+    for action in refusals:
+        with pytest.raises(StagepostError):
+            action()
+
+
+CALLS = {("json", "loads"), ("json", "load"), ("json", "decode"), ("json", "Decoder")}
+OUR_OWN = {
+    "ground/wire/foreign_json.py": "checks the depth itself",
+    "cli/listen/receipts.py": "a receipt that was read before",
+    "trace/reading.py": "a receipt that this process writes",
+    "web/queues.py": "lines of a command that this process ran",
+    "devnet/faults.py": "complaints that the demonstration wrote",
+    "pipeline/driver.py": "batches that this process reads from its own table",
+    "pipeline/tables/tables.py": "files that this process reads from its own table",
+    "remp/receipts/receipt_fields.py": "called behind the check of the depth, and knows RecursionError",
+    "trace/session_records.py": "members of a record whose depth was checked as a whole",
+    "topics/batch.py": "texts by name: anything deeper is refused at its first bracket",
+    "topics/remote/client.py": "texts by name: anything deeper is refused at its first bracket",
+    "pipeline/sources/dumps.py": "behind the check of the depth",
+}
+
+
+def test_every_decoder_of_json_bounds_the_depth() -> None:
+    """A new decoder uses `decode_foreign`, or knows RecursionError, or stands above with the reason why it needs neither."""
+    source = Path(stagepost.__file__).parent
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Attribute) and _called(node) in CALLS):
+                continue
+            within: ast.AST = node
+            while within in parents and not isinstance(within, ast.FunctionDef | ast.AsyncFunctionDef):
+                within = parents[within]
+            names = {one.id for one in ast.walk(within) if isinstance(one, ast.Name)}
+            name = str(path.relative_to(source))
+            if not names & {"RecursionError", "is_too_deep"} and name not in OUR_OWN:
+                found.append(f"{name}:{node.lineno}")
+
+    assert not found
+
+
+def _called(node: ast.Attribute) -> tuple[str, str]:
+    owner = node.value
+    return (owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")), node.attr
 
 
 anything = st.recursive(

@@ -58,9 +58,12 @@ def test_a_switch_is_read_on_and_ends_the_session_before(tmp_path: Path) -> None
     assert found == {SESSIONS[0]["session_id"]: 5_000, SESSIONS[3]["session_id"]: None}
 
 
-def test_a_record_that_is_no_session_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "value", [b"{", b"[]", b"{}", b'{"session_id":' + b"[" * 20_000], ids=["cut", "list", "empty", "deep"]
+)
+def test_a_record_that_is_no_session_is_named(tmp_path: Path, value: bytes) -> None:
     topic = a_topic(tmp_path / "data")
-    append_all(topic, [Record(b"00", b"{")])
+    append_all(topic, [Record(b"00", value)])
 
     with pytest.raises(StorageError, match=f"offset 0 of partition . of {SESSIONS_TOPIC} is not a session"):
         SetsSource(tmp_path / "data").content()
@@ -69,3 +72,11 @@ def test_a_record_that_is_no_session_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_either_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=SETS_FILE):
         SetsSource(tmp_path).content()
+
+
+def test_a_deep_file_beside_the_topic_is_named(tmp_path: Path) -> None:
+    a_topic(tmp_path / "data")
+    (tmp_path / "data" / SETS_FILE).write_bytes(b'{"sessions":' + b"[" * 20_000)
+
+    with pytest.raises(StorageError, match="is not a valid validator-sets file"):
+        SetsSource(tmp_path / "data").content()
