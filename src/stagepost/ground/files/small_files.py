@@ -103,13 +103,25 @@ class Files:
         old.replace(new)
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable: a file name is part of the folder, and lasts only if the folder
-        is synced."""
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable: a file name is part of the folder, and lasts only if the folder is synced."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make the content of a file durable."""
+    _sync(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _sync(path: str | os.PathLike[str], flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_all(files: Files, file: int, content: bytes, position: int) -> None:

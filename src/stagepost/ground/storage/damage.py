@@ -20,6 +20,7 @@ from struct import Struct
 from typing import TypeVar
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.storage.layout import (
     StoreLayout,
     StoreRefused,
@@ -29,7 +30,7 @@ from stagepost.ground.storage.layout import (
     refusal,
     refuse_former_damage,
 )
-from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, beside, is_damage, sync_folder
+from stagepost.ground.storage.sqlite_file import Connect, DamagedFile, beside, is_damage
 from stagepost.ground.storage.tables import Row, UnknownRow
 
 LOG_BYTES_MAX = 256 * 1_024 * 1_024

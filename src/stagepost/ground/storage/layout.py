@@ -23,7 +23,8 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from stagepost.errors import StorageError
-from stagepost.ground.storage.sqlite_file import Connect, SqliteFile, beside, is_damage, sync_folder
+from stagepost.ground.files.small_files import sync_folder
+from stagepost.ground.storage.sqlite_file import Connect, SqliteFile, beside, is_damage
 from stagepost.ground.storage.tables import Row
 
 SQLITE_MAGIC = b"SQLite format 3\0"

@@ -15,10 +15,9 @@ from uuid import uuid4
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.files.small_files import replace_file, sync_file, sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.tables.manifest import Manifest
-from stagepost.pipeline.tables.store import sync_file, sync_folder
 
 Marked = dict[str, dict[str, int | tuple[int, str]]]
 """Offsets of a stream by topic and partition; those of our own topics with the mark of the record before (`topic_marks`)."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.files.small_files import sync_file, sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.dictionary import about, commented
-from stagepost.pipeline.tables.store import TableStore, sync_file, sync_folder
+from stagepost.pipeline.tables.store import TableStore
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.small_files import sync_file, sync_folder
 from stagepost.pipeline.tables.delta import ACCOUNT_KEY, DataFile, open_table
-from stagepost.pipeline.tables.store import TableStore, sync_file, sync_folder
+from stagepost.pipeline.tables.store import TableStore
 
 SCHEMA_VERSION = 5
 """Number of this form of tables; 1 to 3 were a format of our own, 4 had no proofs. `stagepost pipeline import` takes 3 and 4 over."""

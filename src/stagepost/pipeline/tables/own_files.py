@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.tables.delta import CHECKPOINT_END, DAY, LAST_CHECKPOINT_FILE, LOG_FOLDER
 from stagepost.pipeline.tables.driver_lock import LOCK_FILE
@@ -29,7 +30,7 @@ from stagepost.pipeline.tables.manifest import (
 )
 from stagepost.pipeline.tables.reader import TABLES
 from stagepost.pipeline.tables.safe_storage import require_safe_options
-from stagepost.pipeline.tables.store import TableStore, sync_folder
+from stagepost.pipeline.tables.store import TableStore
 
 CHECKPOINT_FOLDER = "checkpoint"
 KAFKA_NOTE_FILE = "kafka-source.json"

@@ -110,21 +110,3 @@ class TableStore(msgspec.Struct, frozen=True):
 def storage_options(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of object storage in an environment."""
     return {name: value for name, value in environment.items() if name.startswith(OPTION_PREFIX)}
-
-
-def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the entries of a local folder durable."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def sync_file(path: str | os.PathLike[str]) -> None:
-    """Make the content of a local file durable."""
-    _sync(path, os.O_RDONLY)
-
-
-def _sync(path: str | os.PathLike[str], flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,9 +26,10 @@ from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import StorageError
+from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.storage import damage as sqlite_damage
 from stagepost.ground.storage.layout import APPLICATION_ID, StoreRefused
-from stagepost.ground.storage.sqlite_file import beside, sync_folder
+from stagepost.ground.storage.sqlite_file import beside
 from stagepost.ground.storage.tables import AnyTable
 from stagepost.validator import session_store
 from stagepost.validator import session_store as session_rows
