@@ -13,6 +13,7 @@ from hashlib import sha256
 from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
+from rigs.memory_topic import MemoryTopic
 from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
@@ -30,7 +31,6 @@ from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.topics.memory import MemoryTopic
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator

@@ -24,6 +24,7 @@ import msgspec
 
 from rigs.catchain_keys import public_key_of, seed_of
 from rigs.line_reports import Report
+from rigs.memory_topic import MemoryTopic
 from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
 from rigs.remp_overlay_world import FULL_NODE_SEED, SEQNO, parse
 from stagepost.catchain.block import decode_update
@@ -43,7 +44,6 @@ from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.topics.memory import MemoryTopic
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import SessionStore, Written, open_session_store

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from rigs.memory_topic import MemoryTopic
 from stagepost.full_node import earlier_life as module
 from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.message_record import MessageRecord, RecordState
@@ -19,7 +20,6 @@ from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.shard import BlockId
-from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
 
 OURS, OTHER_FULL_NODE = b"f" * 32, b"g" * 32

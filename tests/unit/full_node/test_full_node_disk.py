@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.memory_topic import MemoryTopic
 from stagepost.delivery.identity import delivery_id
 from stagepost.delivery.shell.handling import Busy, Message
 from stagepost.errors import ErrorCode, StagepostError
@@ -24,7 +25,6 @@ from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
 from stagepost.web.access.settings import WebSettings
 from stagepost.web.intake.server import serving_intake

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from rigs.chain_messages import SIMULATED_EXPIRY_S, address
+from rigs.memory_topic import MemoryTopic
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.delivery.identity import delivery_id
@@ -28,7 +29,6 @@ from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import Record
 from tests.worlds.chain.chain_world import START_MS, DecidedChain
 

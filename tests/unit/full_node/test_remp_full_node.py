@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from rigs.chain_messages import SIMULATED_EXPIRY_S, address
+from rigs.memory_topic import MemoryTopic
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.master_state import PlanKind
@@ -37,7 +38,6 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord,
 from stagepost.remp.shard import BlockId
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets, parse_validator_sets
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import RetryingWriter
 from stagepost.trace.session_records import load_sets, session_record
 from tests.worlds.chain.chain_world import LIFETIME_MS, START_MS, DecidedChain, a_configuration, a_genesis

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rigs.memory_topic import MemoryTopic
 from stagepost.errors import StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.topics.memory import MemoryTopic
 from stagepost.topics.topic import DamagedLog, Place, Record, RetryingWriter
 from tests.worlds.topics.topic_disks import FailingFiles
 from tests.worlds.topics.topic_records import NAME, a_record, a_topic, all_records, as_read

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
+from rigs.memory_topic import MemoryFaults, MemoryTopic
 from stagepost.errors import ConfigError, ErrorCode, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.topics.batch import Batch
 from stagepost.topics.consumer import Consumer
-from stagepost.topics.memory import MemoryFaults, MemoryTopic
 from stagepost.topics.topic import OffsetGone, Place, Record, RecordRefused, Topic, partition_of
 from tests.worlds.topics.topic_records import NAME, a_record, a_topic, all_records, as_read, odd_record
 

@@ -12,6 +12,7 @@ from hashlib import sha256
 from random import Random
 
 from rigs.chain_messages import SIMULATED_EXPIRY_S, address
+from rigs.memory_topic import MemoryFaults, MemoryTopic
 from stagepost.chain.configuration import Limits
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.ledger import EmbeddedLedger
@@ -28,7 +29,6 @@ from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.topics.memory import MemoryFaults, MemoryTopic
 from stagepost.topics.topic import Record
 from tests.worlds.chain.chain_world import START_MS, DecidedChain, a_configuration, a_genesis
 

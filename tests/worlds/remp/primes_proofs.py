@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rigs.memory_topic import MemoryTopic
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.follower import ChainFollower
@@ -25,7 +26,6 @@ from stagepost.full_node.status_topic import RETRY_S
 from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.remp.ledger import ParsedMessage
 from stagepost.remp.verdict.state import ProvedEnd
-from stagepost.topics.memory import MemoryTopic
 from tests.worlds.chain.proved_chain import second
 
 EXECUTED, NEVER, EXECUTED_AS = "executed", "never", "executed_as"

@@ -14,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from rigs.memory_topic import MemoryTopic
 from stagepost.catchain.effects import BlameReport, Halt
 from stagepost.catchain.member import MemberOptions as GraphOptions
 from stagepost.chain.agreement.pacing import MemberOptions
@@ -47,7 +48,6 @@ from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.statements import PacketStatement, StatementLink
 from stagepost.remp.receipts.status import Kind, Level, Status, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
-from stagepost.topics.memory import MemoryTopic
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk

@@ -23,7 +23,6 @@ from stagepost.delivery.status import DeliveryResult, DeliveryStatus, Tier
 from stagepost.errors import StagepostError
 
 NONCE_PREFIX_BYTES = 8
-COUNTER_BYTES = 8
 DEAD_LETTERS_MAX = 1_000
 DONE_KEYS_MAX = 10_000
 

@@ -25,7 +25,6 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-EXCHANGE_SEED_BYTES = 32
 EXCHANGE_KEY_BYTES = 32
 STREAM_HEADER_BYTES: int = crypto_secretstream_xchacha20poly1305_HEADERBYTES
 SEALED_EXTRA_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES

@@ -46,7 +46,6 @@ ROUND_PAUSE_S = 2.0
 ANSWER_WEIGHT = 1 / 8
 ANSWERS_WAITED = 2.0
 DIES_AFTER_FINAL_S = 100.0
-HUNG_AFTER_S = 20.0
 CATCHAINS_KEPT, CATCHAINS_KEPT_NEAR_SWITCH = 3, 4
 RECEIPTS_PER_SOURCE_MAX = 64
 """Receipts of one validator about one message, at most. An honest validator sends fewer, however often the
@@ -101,7 +100,6 @@ class SendingHistory:
         "answered",
         "dies_at",
         "last_statuses",
-        "last_update",
         "lives_until_seqno",
         "message_id",
         "next_at",
@@ -124,7 +122,6 @@ class SendingHistory:
         self.last_statuses: dict[bytes, MessageStatus] = {}
         self.receipts_seen: dict[bytes, set[int]] = {}
         self.next_at: float | None = now
-        self.last_update = now
         self.dies_at: float | None = None
         self.reported = False
 
@@ -164,15 +161,6 @@ class StagedSending:
 
     def get(self, message_id: bytes) -> SendingHistory | None:
         return self._histories.get(message_id)
-
-    def hung(self, now: float) -> int:
-        """Return how many unfinished messages have had no receipt for `HUNG_AFTER_S`. A figure for people;
-        nothing follows from it.
-        """
-        return sum(
-            history.dies_at is None and now - history.last_update >= HUNG_AFTER_S
-            for history in self._histories.values()
-        )
 
     @property
     def next_wake(self) -> float | None:
@@ -276,7 +264,6 @@ class StagedSending:
         history = self._histories[receipt.message_id]
         source = receipt.source_id
         history.receipts_seen.setdefault(source, set()).add(_fingerprint(receipt))
-        history.last_update = now
         history.last_statuses[source] = receipt.status
         is_first = source not in history.answered
         if not history.answered and source in history.round:
@@ -301,7 +288,6 @@ class StagedSending:
         """Note that a master block which this node has seen holds the message."""
         history = self._histories.get(message_id)
         if history is not None:
-            history.last_update = now
             self._rest(history)
             self._end(history, now)
         return self._taken()

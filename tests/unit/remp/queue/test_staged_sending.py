@@ -13,7 +13,6 @@ from stagepost.remp.queue.staged_sending import (
     CATCHAINS_KEPT,
     CATCHAINS_KEPT_NEAR_SWITCH,
     DIES_AFTER_FINAL_S,
-    HUNG_AFTER_S,
     ORDER_LASTS_S,
     PAUSE_LONGEST_S,
     PAUSE_MAX_S,
@@ -340,17 +339,6 @@ def test_one_refusal_is_no_end_and_that_of_all_is() -> None:
     assert history.dies_at is None
     one.receipt_came(receipt(SEVEN[-1], Timeout()), 2.0)
     assert history.dies_at == 2.0 + DIES_AFTER_FINAL_S
-
-
-def test_a_history_without_news_for_20_s_is_hung() -> None:
-    one = sending()
-    one.begin(ID, SEVEN, (), 10, 0.0)
-    assert one.hung(HUNG_AFTER_S - 0.001) == 0
-    assert one.hung(HUNG_AFTER_S) == 1
-    one.receipt_came(receipt(SEVEN[0]), HUNG_AFTER_S)
-    assert one.hung(HUNG_AFTER_S + 1) == 0
-    one.finalized(ID, HUNG_AFTER_S)
-    assert one.hung(10 * HUNG_AFTER_S) == 0
 
 
 @pytest.mark.parametrize(

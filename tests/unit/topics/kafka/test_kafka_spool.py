@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from rigs.memory_topic import MemoryFaults, MemoryTopic, MemoryTopicWriter
 from stagepost.errors import StorageError
 from stagepost.topics.batch import Read
 from stagepost.topics.kafka.spool import GROUP, KafkaSpool, digest_of
-from stagepost.topics.memory import MemoryFaults, MemoryTopic, MemoryTopicWriter
 from stagepost.topics.topic import Record
 
 WITHIN_S = 60.0
