@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stagepost.cli.main import run
-from stagepost.cli.pipeline.watch import COMMITTED, watched
+from stagepost.cli.pipeline.progress import COMMITTED, watched
 from stagepost.pipeline.metrics import PIPELINE_METRICS, QUARANTINE_REASONS, STALE_AFTER_S, PipelineMetrics
 from stagepost.pipeline.tables.manifest import Batch, Manifest
 from stagepost.topics.log.file_topic import create_topic
