@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class CaseProgress:
-    """One line on a terminal that counts the cases."""
+    """Line on a terminal that counts the cases."""
 
     def __init__(self, stream: TextIO, *, is_shown: bool) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""One connection to a node under test: bytes out as they are given, segments in, and the node's end of the connection.
+"""Connection to a node under test: bytes out as they are given, segments in, and the node's end of the connection.
 
 `NodeTarget` says where the node can be reached, and which numbers it gives to the mini-protocols. Cases name each
 mini-protocol by dmq-node's number; `NodeTarget.lanes` translates.

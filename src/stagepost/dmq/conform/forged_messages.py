@@ -21,7 +21,7 @@ def hashed(data: bytes) -> bytes:
 
 
 def some_id() -> bytes:
-    """Of a message that does not exist."""
+    """Return the id of a message that does not exist."""
     return secrets.token_bytes(32)
 
 

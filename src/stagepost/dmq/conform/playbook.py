@@ -88,7 +88,7 @@ Must: TypeAlias = MustClose | MustRefuse | MustReject | MustGoOn | MustEnd | Mus
 
 
 class Needs(Enum):
-    """What a node must have been seen to do, so that a case can say anything."""
+    """Act that a node must have been seen to do before a case can say anything about it."""
 
     NOTHING = auto()
     TAKEN = auto()
@@ -123,7 +123,7 @@ SLOW_FROM_S = 5.0
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is tried. `within_s`: how long after the last thing done here the node may take; a busy machine gets
+    """Attempt against a node under test. `within_s`: how long after the last thing done here the node may take; a busy machine gets
     some grace on top. A case whose start is a `Tongue` is for nodes that speak it. `needs`: a node of which that was not seen is
     not looked at. `is_flood`: more than 64 KiB are sent, or many connections are made."""
 
@@ -203,7 +203,7 @@ async def nothing(stage: CaseStage) -> None:
 
 @dataclass(frozen=True)
 class Tongue:
-    """One way of speaking message submission. `opens`: what has to be said before the first request."""
+    """Way of speaking message submission. `opens`: what has to be said before the first request."""
 
     name: str
     start: Start

@@ -45,7 +45,7 @@ _TWO_BURSTS = (RawSegment(KEEP_ALIVE, _PING * 250),) * 2  # read at once also in
 
 
 async def _drips_a_segment(stage: CaseStage) -> None:
-    """One byte a second, of a segment that would take minutes."""
+    """Send one byte a second of a segment that would take minutes."""
     await stage.attacker.drip(
         RawSegment(SUBMISSION, PULL_V2.ask_ids(True, 0, 1) * 40).bytes_for(stage.attacker.target)
     )

@@ -1,4 +1,4 @@
-"""One pacer for each event loop: how long work waits so that more of the same kind comes and is done together.
+"""Pacer of an event loop: how long work waits so that more of the same kind comes and is done together.
 
 Announcing, writing and proposing cost nearly the same however much one announcement, write or block holds. While the loop
 has time to spare, each of them is done at once, because waiting would only delay messages. When the loop has hardly any
