@@ -10,13 +10,12 @@ import click
 
 from stagepost.cli.main import file_and_context
 from stagepost.cli.options.node_flags import request_from, with_node_flags
+from stagepost.cli.options.shared import json_option
 
 if TYPE_CHECKING:
     from stagepost.config.effective import EffectiveConfig, Value
 
 _ORIGIN_COLUMN = 46
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group()

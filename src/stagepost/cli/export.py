@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from stagepost.cli.options.shared import json_option
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILTERS = {
@@ -52,7 +54,7 @@ def with_filters(command: F) -> F:
     type=click.Path(allow_dash=True, readable=False),
     help="File to write; - for standard output.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@json_option
 def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **given: str | None) -> None:
     """Write the messages of the tables, or their receipts that count, that fulfil all filters given.
 

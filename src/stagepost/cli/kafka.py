@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+from stagepost.cli.options.shared import json_option
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 data_option = click.option(
     "--data",
     default="stagepost-kafka",

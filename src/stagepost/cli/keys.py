@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import disable_core_dumps
+from stagepost.cli.options.shared import disable_core_dumps, json_option
 
 if TYPE_CHECKING:
     from stagepost.dmq.key_texts import Content, IssuedCertificate
@@ -20,8 +20,6 @@ WORD64_MAX = 2**64 - 1
 WORD64 = click.IntRange(0, WORD64_MAX)
 
 Facts = dict[str, str | int | bool | list[str] | None]
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group()

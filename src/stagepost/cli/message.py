@@ -282,7 +282,7 @@ def _decoded(source: str, profile: str) -> DmqMessage:
             f"{'standard input' if source == '-' else source} is not a signed DMQ message: {error.text}"
         )
         error.advice = error.advice or (
-            "give a file that `stagepost message make` wrote; `stagepost message send --keys` signs other content"
+            "give a file that `stagepost message make` wrote; `stagepost message send --keys FOLDER` signs other content"
         )
         raise
 

@@ -14,7 +14,7 @@ from stagepost import __version__
 from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.node_flags import KafkaWay, request_from, with_kafka, with_node_flags
-from stagepost.cli.options.shared import RenamedOption, duration_option
+from stagepost.cli.options.shared import RenamedOption, duration_option, with_options
 from stagepost.ground.identifiers import LinkEncryption
 
 if TYPE_CHECKING:
@@ -222,11 +222,7 @@ def _with_members(command: F, section: str) -> F:
         _from_settings(given, config, section)
         return command(*arguments, timeout_s=timeout_s, config_file=config_file, **given)
 
-    wrapped: Any = with_settings
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    found: F = wrapped
-    return found
+    return with_options(with_settings, *options)  # type: ignore[return-value]
 
 
 @node.command()

@@ -39,9 +39,9 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
     metavar="HOST:PORT|PATH",
     help="Address to listen on; port 0 takes a free port. Other machines are served only with STAGEPOST_TOKEN set.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@json_option
 def serve(data: Path, address: str, as_json: bool) -> None:
-    """Serve topics to `stagepost pipeline run --address` and other readers, until SIGTERM or Ctrl-C.
+    """Serve topics to `stagepost pipeline run --address HOST:PORT` and other readers, until SIGTERM or Ctrl-C.
 
     Readers get durable records only, range by range, and the same range always gives the same records. With STAGEPOST_TOKEN
     set, readers must have the same token.

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.shared import disable_core_dumps
+from stagepost.cli.options.shared import disable_core_dumps, json_option
 
 if TYPE_CHECKING:
     from stagepost.ground.storage.backup import BackupManifest
 
 _FOLDER = click.Path(path_type=Path)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import duration_option, json_option, socket_and_magic, with_local_node
 
 
 def _kinds_given(
@@ -40,11 +40,10 @@ def _kinds_given(
     help="At a full node: show only receipts of this kind, such as Finalized; may be repeated.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after this number of messages or receipts.")
-@click.option(
+@duration_option(
     "--until-idle",
     "idle_timeout_s",
-    metavar="DURATION",
-    callback=duration_given,
+    default=None,
     help="End when nothing has come for this time.",
 )
 @click.option(

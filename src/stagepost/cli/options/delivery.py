@@ -6,8 +6,7 @@ Options of `stagepost send` that do not go together are refused before anything 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,7 +14,13 @@ import click
 from click.core import ParameterSource
 
 from stagepost.cli.main import file_and_context
-from stagepost.cli.options.shared import duration_given
+from stagepost.cli.options.shared import (
+    duration_option,
+    gathered,
+    json_option,
+    with_local_node,
+    with_options,
+)
 from stagepost.delivery.config import OUTBOX_DIR
 
 if TYPE_CHECKING:
@@ -61,6 +66,8 @@ TTL = "29m50s"
 """Duration, ten seconds below what networks allow: a clock that is a little fast must not make a message too far ahead."""
 ANSWER_TIMEOUT = "30s"
 """Duration, for a node to answer a submitted message."""
+FLUSH_TIMEOUT = "60s"
+"""Duration, for sending what an outbox holds."""
 
 
 def pools_given(
@@ -116,7 +123,8 @@ def entry_given(context: click.Context, parameter: click.Parameter, value: str |
 
 def with_settings_file(command: F) -> F:
     """Add `config_file` and `config_context`: the source of settings that no flag gives."""
-    options = (
+    return with_options(
+        command,
         click.option(
             "--config",
             "config_file",
@@ -130,9 +138,6 @@ def with_settings_file(command: F) -> F:
             help="Let [contexts.NAME] of the settings file override its other settings.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def settings_in(config_file: Path | None, config_context: str | None) -> EffectiveConfig:
@@ -189,15 +194,10 @@ class DeliveryOptions:
     config_context: str | None
 
 
-def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_delivery_options(command: F) -> F:
     """Add the options of a reliable delivery, as one parameter `delivery` of `command`."""
-
-    @wraps(command)
-    def with_bundle(*arguments: Any, **values: Any) -> None:
-        bundle = DeliveryOptions(**{one.name: values.pop(one.name) for one in fields(DeliveryOptions)})
-        command(*arguments, delivery=bundle, **values)
-
-    options = (
+    return with_options(
+        gathered(command, "delivery", DeliveryOptions),
         click.option(
             "--critical",
             metavar="POOL",
@@ -212,11 +212,10 @@ def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
             callback=required_given,
             help="How many of these pools must acknowledge. [any]",
         ),
-        click.option(
+        duration_option(
             "--ack-timeout",
             "ack_timeout_s",
-            metavar="DURATION",
-            callback=duration_given,
+            default=None,
             help="How long to wait for acknowledgements after each attempt. [5s]",
         ),
         click.option(
@@ -237,9 +236,6 @@ def with_delivery_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         with_settings_file,
     )
-    for option in reversed(options):
-        with_bundle = option(with_bundle)
-    return with_bundle
 
 
 @dataclass(frozen=True)
@@ -265,13 +261,8 @@ SOURCE_FLAGS = {
 
 def with_signing_source(command: F) -> F:
     """Add the options that name a KES agent and the chain, as one parameter `signing` of `command`."""
-
-    @wraps(command)
-    def with_bundle(*arguments: Any, **values: Any) -> Any:
-        bundle = SigningSource(**{one.name: values.pop(one.name) for one in fields(SigningSource)})
-        return command(*arguments, signing=bundle, **values)
-
-    options = (
+    return with_options(
+        gathered(command, "signing", SigningSource),
         click.option(
             "--kes-agent",
             metavar="SOCKET",
@@ -303,10 +294,6 @@ def with_signing_source(command: F) -> F:
             help="Shelley genesis file of the chain. Alone, it tells the present KES period of a chain without Byron blocks.",
         ),
     )
-    bundled: Any = with_bundle
-    for option in reversed(options):
-        bundled = option(bundled)
-    return bundled  # type: ignore[no-any-return]
 
 
 def keys_given(
@@ -359,16 +346,9 @@ def kes_clock_given(signing: SigningSource, network_magic: int, socket: str, dat
 def with_signing_options(command: F) -> F:
     """Add `ttl_s`, `kes_period`, `evolved_key`, `signing` and `timeout_s`: dates of a message, its key, a KES agent and
     the chain whose periods count, and the wait for an answer."""
-    options = (
-        click.option(
-            "--ttl",
-            "ttl_s",
-            metavar="DURATION",
-            default=TTL,
-            show_default=True,
-            callback=duration_given,
-            help="Time until the message expires.",
-        ),
+    return with_options(
+        command,
+        duration_option("--ttl", "ttl_s", default=TTL, help="Time until the message expires."),
         click.option(
             "--kes-period",
             type=click.IntRange(min=0),
@@ -377,19 +357,49 @@ def with_signing_options(command: F) -> F:
         ),
         evolved_key_option,
         with_signing_source,
-        click.option(
+        duration_option(
             "--timeout",
             "timeout_s",
-            metavar="DURATION",
             default=ANSWER_TIMEOUT,
-            show_default=True,
-            callback=duration_given,
             help="How long to wait for the node's answer.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+
+@dataclass(frozen=True)
+class EmptyingOptions:
+    """Options of a command that sends what an outbox holds: outbox, keys, DMQ node, settings and time limit."""
+
+    folder: Path | None
+    outbox: Path
+    socket: str | None
+    network_magic: int | None
+    profile: str
+    data: Path | None
+    signing: SigningSource
+    timeout_s: float
+    config_file: Path | None
+    config_context: str | None
+    as_json: bool
+
+
+def with_emptying_options(command: F) -> F:
+    """Add the options of `EmptyingOptions`, as one parameter `sending` of `command`."""
+    return with_options(
+        gathered(command, "sending", EmptyingOptions),
+        keys_option,
+        outbox_option,
+        with_local_node,
+        with_signing_source,
+        duration_option(
+            "--timeout",
+            "timeout_s",
+            default=FLUSH_TIMEOUT,
+            help="How long to try; messages not sent by then stay in the outbox.",
+        ),
+        with_settings_file,
+        json_option,
+    )
 
 
 def publisher_config(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stagepost.cli.options.shared import with_options
+
 if TYPE_CHECKING:
     from stagepost.full_node.running import RunningFullNode
     from stagepost.web.access.settings import WebSettings
@@ -18,9 +20,10 @@ PORT_MAX = 65_535
 
 
 def with_http(command: F) -> F:
-    """Adds `http`, `http_certificate` and `http_private_key`; `http_settings` makes sense of them."""
+    """Add `http`, `http_certificate` and `http_private_key`; `http_settings` makes sense of them."""
     file = click.Path(path_type=Path)
-    options = (
+    return with_options(
+        command,
         click.option(
             "--http",
             metavar="HOST:PORT",
@@ -34,9 +37,6 @@ def with_http(command: F) -> F:
         ),
         click.option("--http-private-key", type=file, help="Private key of --http-certificate (PEM)."),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from stagepost.cli.main import file_and_context
+from stagepost.cli.options.shared import with_options
 
 if TYPE_CHECKING:
     from stagepost.config.effective import ConfigRequest
@@ -65,7 +66,7 @@ _LOG_FLAGS = frozenset({"--json", "--quiet", "--verbose"})
 
 
 def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
-    """Adds the flags to a command; `request_from` turns what it gets into a request."""
+    """Add the flags to a command; `request_from` turns what it gets into a request."""
 
     def decorate(command: F) -> F:
         options = [
@@ -92,9 +93,7 @@ def with_node_flags(*, with_log_flags: bool = True) -> Callable[[F], F]:
                     *flag.names, flag.parameter, type=flag.type, metavar=flag.metavar, help=flag.help
                 )
             options.append(option)
-        for option in reversed(options):
-            command = option(command)
-        return command
+        return with_options(command, *options)
 
     return decorate
 

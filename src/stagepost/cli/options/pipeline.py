@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stagepost.cli.options.shared import with_options
 from stagepost.ground.files.local_paths import require_local_path
 
 if TYPE_CHECKING:
@@ -100,10 +101,8 @@ _OPTIONS = (
 
 
 def with_source(command: F) -> F:
-    """All of them arrive as keyword arguments, for `source_from`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    """Add the options that name a source; they arrive as keyword arguments, for `source_from`."""
+    return with_options(command, *_OPTIONS)
 
 
 def source_from(given: Mapping[str, Any]) -> RecordSource:

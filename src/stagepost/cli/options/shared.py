@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,6 +94,24 @@ NETWORK_MAGIC = 2_912_307_721
 """Network magic of dmq-node's main network, its own default."""
 
 
+def with_options(command: F, *options: Callable[[F], F]) -> F:
+    """Add `options` to `command`; help shows them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def gathered(command: F, name: str, bundle: Any) -> F:
+    """Return `command` as Click is to call it: the fields of the dataclass `bundle` come as one argument `name`."""
+
+    @wraps(command)
+    def call(*arguments: Any, **values: Any) -> Any:
+        given = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
+        return command(*arguments, **{name: given}, **values)
+
+    return call  # type: ignore[return-value]
+
+
 def name_numbers(command: click.Command) -> None:
     """Let errors of `command`, and of all commands below it, say "not a valid integer" where click says "integer range"."""
     for parameter in command.params:
@@ -122,7 +142,8 @@ data_option = click.option(
 
 def with_local_node(command: F) -> F:
     """Add `socket`, `network_magic`, `profile` and `data`; `socket_and_magic` makes sense of these options."""
-    options = (
+    return with_options(
+        command,
         click.option(
             "--socket", metavar="PATH", help="The node's local socket. [from --data, else dmq-node.socket]"
         ),
@@ -140,9 +161,6 @@ def with_local_node(command: F) -> F:
         ),
         data_option,
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def socket_and_magic(socket: str | None, network_magic: int | None, data: Path | None) -> tuple[str, int]:
@@ -171,14 +189,9 @@ def duration_given(context: click.Context, parameter: click.Parameter, value: st
 
 def duration_option(*names: str, default: str | None, help: str) -> Callable[[F], F]:  # as Click calls it
     """Return an option that takes a duration, whose value is in seconds; None if neither it nor a default is given."""
-
-    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-        try:
-            return None if value is None else parse_duration(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error), context, parameter) from error
-
-    return click.option(*names, default=default, show_default=True, callback=read, help=help)
+    return click.option(
+        *names, metavar="DURATION", default=default, show_default=True, callback=duration_given, help=help
+    )
 
 
 GAP = "  "

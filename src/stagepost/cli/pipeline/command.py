@@ -19,17 +19,15 @@ from stagepost.cli.options.pipeline import (
     survey_range,
     with_source,
 )
-from stagepost.cli.options.shared import RenamedOption
-from stagepost.cli.pipeline.progress import PipelineProgress, print_counts
+from stagepost.cli.options.shared import RenamedOption, json_option
+from stagepost.cli.pipeline.progress import PipelineProgress, print_counts, watched
 from stagepost.cli.pipeline.sql import catalog, jars, show, sql
 from stagepost.cli.pipeline.submit import pack, submit
-from stagepost.cli.pipeline.watch import watched
 from stagepost.ground.files.durations import parse_duration
 
 if TYPE_CHECKING:
     from stagepost.pipeline.tables.store import TableStore
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 tables_option = click.option(
     "--tables", "folder", required=True, type=TablesAddress(), help="Folder or address of the tables."
 )

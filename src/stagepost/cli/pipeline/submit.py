@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stagepost.cli.options.shared import json_option
 from stagepost.ground.files.durations import parse_duration
 
 JOBS = ("backfill", "run", "compact")
@@ -17,7 +18,7 @@ JOBS = ("backfill", "run", "compact")
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Zip file to write.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@json_option
 def pack(out: Path, as_json: bool) -> None:
     """Pack this package, with what workers need, into the archive for `submit`.
 

@@ -9,38 +9,17 @@ import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import (
+    EmptyingOptions,
     EntryName,
-    SigningSource,
-    delivery_settings,
     entry_given,
-    kes_clock_given,
-    keys_given,
-    keys_option,
     outbox_option,
-    publisher_config,
-    webhook_in,
-    with_settings_file,
-    with_signing_source,
+    with_emptying_options,
 )
-from stagepost.cli.options.shared import duration_given, json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import json_option
 from stagepost.cli.send.lines import print_json
-from stagepost.delivery.stores.reading import OutboxCheck
 
 if TYPE_CHECKING:
-    from stagepost.ground.net.webhook import WebhookConfig
-
-
-FLUSH_TIMEOUT = "60s"
-
-_timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    default=FLUSH_TIMEOUT,
-    show_default=True,
-    callback=duration_given,
-    help="How long to try; messages not sent by then stay in the outbox.",
-)
+    from stagepost.delivery.stores.reading import OutboxCheck
 
 
 @click.command()
@@ -90,37 +69,18 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
 
 
 @click.command()
-@keys_option
-@outbox_option
-@with_local_node
-@with_signing_source
-@_timeout_option
-@with_settings_file
-@json_option
+@with_emptying_options
 @click.pass_context
-def flush(
-    context: click.Context,
-    folder: Path | None,
-    outbox: Path,
-    socket: str | None,
-    network_magic: int | None,
-    profile: str,
-    data: Path | None,
-    signing: SigningSource,
-    timeout_s: float,
-    config_file: Path | None,
-    config_context: str | None,
-    as_json: bool,
-) -> None:
+def flush(context: click.Context, sending: EmptyingOptions) -> None:
     """Send all messages that wait in an outbox. Exit code 1 if a message is left or has failed.
 
     \b
     Example:
       stagepost queue flush --keys my-pool
     """
-    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    webhook = webhook_in(config_file, config_context)
-    _send_all(context, folder, outbox, node, signing, settings, webhook, None, timeout_s, as_json)
+    from stagepost.cli.queue.sending import send_all
+
+    context.exit(send_all(context, sending))
 
 
 @click.command()
@@ -136,13 +96,7 @@ def flush(
     type=click.Path(path_type=Path),
     help="For --proof: the genesis of the chain's network, as the network file or genesis.tl has it.",
 )
-@keys_option
-@outbox_option
-@with_local_node
-@with_signing_source
-@_timeout_option
-@with_settings_file
-@json_option
+@with_emptying_options
 @click.pass_context
 def replay(
     context: click.Context,
@@ -150,17 +104,7 @@ def replay(
     everything: bool,
     proof: Path | None,
     chain_genesis: Path | None,
-    folder: Path | None,
-    outbox: Path,
-    socket: str | None,
-    network_magic: int | None,
-    profile: str,
-    data: Path | None,
-    signing: SigningSource,
-    timeout_s: float,
-    config_file: Path | None,
-    config_context: str | None,
-    as_json: bool,
+    sending: EmptyingOptions,
 ) -> None:
     """Send a dead letter again, or all of them. A receiver that has handled the message does not handle it twice.
 
@@ -179,11 +123,11 @@ def replay(
         raise click.UsageError("give the ID of one dead letter, or --all", context)
     if (proof is None) is not (chain_genesis is None) or (proof is not None and everything):
         raise click.UsageError("--proof and --chain-genesis belong together, and to one ID", context)
+    from stagepost.cli.queue.sending import send_all
+
     wanted = EntryName("") if message is None else message
-    node, settings = (socket, network_magic, profile, data), delivery_settings(config_file, config_context)
-    webhook = webhook_in(config_file, config_context)
     never = None if proof is None or chain_genesis is None else (proof, chain_genesis)
-    _send_all(context, folder, outbox, node, signing, settings, webhook, wanted, timeout_s, as_json, never)
+    context.exit(send_all(context, sending, wanted, never))
 
 
 @click.command(name="check")
@@ -200,64 +144,10 @@ def check_balance(context: click.Context, outbox: Path, as_json: bool) -> None:
     Example:
       stagepost queue check --outbox stagepost-outbox
     """
-    from stagepost.cli.queue.outbox import print_check
     from stagepost.delivery.stores.reading import check_outbox
 
     if not print_check(check_outbox(outbox), as_json):
         context.exit(NOT_THAT_OUTCOME)
-
-
-def _send_all(
-    context: click.Context,
-    folder: Path | None,
-    outbox: Path,
-    node: tuple[str | None, int | None, str, Path | None],
-    signing: SigningSource,
-    settings: dict[str, Any],
-    webhook: WebhookConfig | None,
-    replayed: EntryName | None,
-    timeout_s: float,
-    as_json: bool,
-    never: tuple[Path, Path] | None = None,
-) -> None:
-    """Send what waits in the outbox. `replayed` names dead letters to try again; an empty prefix names all of them.
-    `never`: files of a proof and of the genesis, by which they are stamped anew.
-    """
-    import asyncio
-
-    from stagepost.cli.options.shared import disable_core_dumps
-    from stagepost.cli.queue.listing import UnknownMessage, find_dead_letters, report_damage
-    from stagepost.cli.queue.sending import empty_outbox, never_executed
-    from stagepost.cli.send.reliably import DeliverySession
-    from stagepost.delivery.stores.reading import read_outbox
-    from stagepost.ground.files.audit import record_action, user_name
-
-    keys = keys_given(context, folder, signing)
-    disable_core_dumps()
-    content = read_outbox(outbox)
-    try:
-        letters = [] if replayed is None else find_dead_letters(content, replayed)
-    except UnknownMessage:
-        if not content.damage:
-            raise
-        context.exit(report_damage(content, outbox))
-    require_never = None if never is None else never_executed(*never)
-    if require_never is not None:
-        for letter in letters:
-            require_never(letter.record)
-    socket, network_magic, profile, data = node
-    socket_path, magic = socket_and_magic(socket, network_magic, data)
-    # Messages that wait for acknowledgement keep the critical peers whom they were published with.
-    kes_clock = kes_clock_given(signing, magic, socket_path, data)
-    config = publisher_config(outbox, settings)
-    session = DeliverySession(socket_path, magic, profile, keys, config, kes_clock, data, webhook=webhook)
-    what = "queue flush" if replayed is None else f"queue replay {str(replayed) or '--all'}"
-    record_action(outbox, what, through="cli", who=user_name())
-    tiers = {record.delivery_id.hex(): record.tier for record in content.records}
-    again = [letter.record for letter in letters]
-    status = asyncio.run(empty_outbox(session, tiers, again, timeout_s, as_json, require_never))
-    # What could be read was sent; what could not is unknown, and the publisher has set it aside.
-    context.exit(report_damage(content, outbox) or status)
 
 
 def print_check(check: OutboxCheck, as_json: bool) -> bool:

@@ -12,7 +12,17 @@ from pathlib import Path
 import click
 
 from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
-from stagepost.cli.options.delivery import EntryName
+from stagepost.cli.options.delivery import (
+    EmptyingOptions,
+    EntryName,
+    delivery_settings,
+    kes_clock_given,
+    keys_given,
+    publisher_config,
+    webhook_in,
+)
+from stagepost.cli.options.shared import disable_core_dumps, socket_and_magic
+from stagepost.cli.queue.listing import UnknownMessage, find_dead_letters, report_damage
 from stagepost.cli.send.lines import (
     error_facts,
     exit_status,
@@ -26,12 +36,56 @@ from stagepost.delivery.errors import DeliveryError, ErrClosed
 from stagepost.delivery.shell.publisher import ReliablePublisher
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import OutboxRecord
+from stagepost.delivery.stores.reading import read_outbox
 from stagepost.delivery.transports.dmq import DmqTransport
 from stagepost.errors import ConfigError, StagepostError
+from stagepost.ground.files.audit import record_action, user_name
 from stagepost.ground.files.durations import format_duration
 
 RequireNever = Callable[[FailedMessage | OutboxRecord], None]
 NO_ANSWER = "the critical peers have not answered"
+
+
+def send_all(
+    context: click.Context,
+    sending: EmptyingOptions,
+    replayed: EntryName | None = None,
+    never: tuple[Path, Path] | None = None,
+) -> int:
+    """Send what waits in the outbox and return the exit status. `replayed` names dead letters to try again; an empty prefix
+    names all of them. `never`: files of a proof and of the genesis, by which external messages are stamped anew.
+    """
+    keys = keys_given(context, sending.folder, sending.signing)
+    disable_core_dumps()
+    content = read_outbox(sending.outbox)
+    try:
+        letters = [] if replayed is None else find_dead_letters(content, replayed)
+    except UnknownMessage:
+        # In a damaged outbox nobody knows whether the message is there.
+        if not content.damage:
+            raise
+        return report_damage(content, sending.outbox)
+    require_never = None if never is None else never_executed(*never)
+    if require_never is not None:
+        for letter in letters:
+            require_never(letter.record)
+    socket, magic = socket_and_magic(sending.socket, sending.network_magic, sending.data)
+    # Messages that wait for acknowledgement keep the critical peers whom they were published with.
+    config = publisher_config(sending.outbox, delivery_settings(sending.config_file, sending.config_context))
+    kes_clock = kes_clock_given(sending.signing, magic, socket, sending.data)
+    webhook = webhook_in(sending.config_file, sending.config_context)
+    session = DeliverySession(
+        socket, magic, sending.profile, keys, config, kes_clock, sending.data, webhook=webhook
+    )
+    what = "queue flush" if replayed is None else f"queue replay {str(replayed) or '--all'}"
+    record_action(sending.outbox, what, through="cli", who=user_name())
+    tiers = {record.delivery_id.hex(): record.tier for record in content.records}
+    again = [letter.record for letter in letters]
+    status = asyncio.run(
+        empty_outbox(session, tiers, again, sending.timeout_s, sending.as_json, require_never)
+    )
+    # What could be read was sent; what could not is unknown, and the publisher has set it aside.
+    return report_damage(content, sending.outbox) or status
 
 
 def never_executed(proof: Path, genesis: Path) -> RequireNever:

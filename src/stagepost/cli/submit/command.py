@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stagepost.cli.options.shared import data_option, duration_given, json_option
+from stagepost.cli.options.shared import data_option, duration_given, duration_option, json_option
 
 EXPIRES_NEVER = (
     "the message never expires: it can be proved executed, and never that it will not be executed; "
@@ -46,11 +46,10 @@ def _life_given(context: click.Context, option: click.Parameter, value: str | No
     help="End when a validator has queued the message, when a block holds it (optimistic), when an accepted block holds it, "
     "or when it is final. [end when the full node has it]",
 )
-@click.option(
+@duration_option(
     "--timeout",
     "timeout_s",
-    metavar="DURATION",
-    callback=duration_given,
+    default=None,
     help="How long to wait for the full node's answer, or for the stage of --wait. [30s; 5m with --wait]",
 )
 @json_option
