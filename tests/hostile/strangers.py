@@ -246,6 +246,13 @@ def half_requests_to_intake(address: str, pid: int, count: int) -> tuple[Figure,
     return _besieged_http("HTTP intake", pid, port, f"/api/v1/messages/{'ab' * 32}", count)
 
 
+def half_requests_to_metrics(count: int) -> tuple[Figure, list[str]]:
+    """Unfinished heads at the address from which Prometheus reads a DMQ node's metrics."""
+    with a_node(Cast(), flags=(), many=False) as victim:
+        port = int(str(victim.facts["metrics_port"]))
+        return _besieged_http("metrics of a node", victim.pid, port, "/metrics", count)
+
+
 def _besieged_http(target: str, pid: int, port: int, path: str, count: int) -> tuple[Figure, list[str]]:
     async def honest() -> None:
         async with httpx.AsyncClient(timeout=SERVED_WITHIN_S) as client:

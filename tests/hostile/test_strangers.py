@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hostile.strangers import half_requests_to_dashboard, idle_peers, silent_peers, silent_readers
+from tests.hostile.strangers import (
+    half_requests_to_dashboard,
+    half_requests_to_metrics,
+    idle_peers,
+    silent_peers,
+    silent_readers,
+)
 
 pytestmark = pytest.mark.xdist_group("storms")
 STRANGERS = 150
@@ -32,5 +38,11 @@ def test_silent_connections_keep_no_reader_of_topics_out() -> None:
 def test_unfinished_heads_keep_nobody_from_the_dashboard() -> None:
     pytest.importorskip("fastapi", reason="the extra web is not installed")
     figure, faults = half_requests_to_dashboard(STRANGERS)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_unfinished_heads_keep_nobody_from_health_and_metrics() -> None:
+    figure, faults = half_requests_to_metrics(STRANGERS)
 
     assert not faults, f"{faults}\n{figure}"

@@ -13,6 +13,7 @@ from tests.hostile.storms import Figure
 from tests.hostile.strangers import (
     half_requests_to_dashboard,
     half_requests_to_intake,
+    half_requests_to_metrics,
     idle_peers,
     silent_peers,
     silent_readers,
@@ -30,6 +31,7 @@ SIEGES: tuple[tuple[str, Callable[[int], tuple[Figure, list[str]]]], ...] = (
     ("peers of a DMQ node that keep alive and exchange nothing", idle_peers),
     ("connections to served topics that send nothing", silent_readers),
     ("unfinished heads at the dashboard", half_requests_to_dashboard),
+    ("unfinished heads at the metrics of a node", half_requests_to_metrics),
 )
 
 

@@ -58,7 +58,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "ground.net": TOOLS | {"ground.loop", "ground.files"},
     "ground.storage": TOOLS | {"ground.loop", "ground.files"},
     "ground.signatures": TOOLS | {"ground.loop"},
-    "ground.telemetry": TOOLS | {"ground.loop", "ground.files"},
+    "ground.telemetry": TOOLS | {"ground.loop", "ground.files", "ground.net"},
     # The rules of DMQ are one row with three folders.
     **dict.fromkeys(
         ("dmq", "dmq.cardano", "dmq.mithril"),

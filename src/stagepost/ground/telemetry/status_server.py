@@ -9,6 +9,7 @@
 A second server may serve /metrics alone, at an address that other machines reach.
 
 A server takes one request per connection, GET and HEAD only, without a body. It limits size and time, and cuts off slow clients.
+A connection without a whole head has a place before the proof: those that send nothing keep nobody out.
 """
 
 from __future__ import annotations
@@ -27,11 +28,22 @@ import msgspec
 
 from stagepost.errors import ConfigError
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.loop.clock import loop_time
+from stagepost.ground.net.admission import (
+    LOOPBACK_HOSTS,
+    PROOF_WITHIN_S,
+    Admission,
+    AdmissionLimits,
+    ConnectionPlace,
+    Refusal,
+)
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE
 
 HEADER_BYTES_MAX = 16_384
 REQUEST_TIME_MAX_S = 15.0
 CONNECTIONS_MAX = 32
+"""Connections with a whole head; and as many, in places of their own, without one."""
+PER_PREFIX_MAX = 8
 PAGE_ENTRIES_MAX = 1_000
 
 _METHODS = ("GET", "HEAD")
@@ -80,6 +92,15 @@ class StatusServer:
         self._with_metrics_alone = with_metrics_alone
         self._request_time_max_s = request_time_max_s
         self._server: asyncio.Server | None = None
+        limits = AdmissionLimits(
+            soft_max=2 * CONNECTIONS_MAX,
+            hard_max=CONNECTIONS_MAX,
+            per_source_max=PER_PREFIX_MAX,
+            per_prefix_max=PER_PREFIX_MAX,
+            unproved_max=CONNECTIONS_MAX,
+            proof_within_s=min(PROOF_WITHIN_S, request_time_max_s),
+        )
+        self._admission = Admission(loop_time, limits, exempt=LOOPBACK_HOSTS)
         self._open: set[asyncio.Task[None]] = set()
 
     @property
@@ -107,31 +128,39 @@ class StatusServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= CONNECTIONS_MAX:
+        peer = writer.get_extra_info("peername")
+        place = self._admission.enter(str(peer[0]) if peer else "", lambda _: writer.transport.abort())
+        if isinstance(place, Refusal):
             writer.transport.abort()
             return
         self._open.add(task)
         try:
             async with asyncio.timeout(self._request_time_max_s):
-                await self._serve(reader, writer)
+                await self._serve(reader, writer, place)
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.CancelledError):
             # The client was too slow or is gone, or the node is stopping: nobody waits for an answer.
             pass
         finally:
+            place.leave()
             self._open.discard(task)
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: ConnectionPlace
+    ) -> None:
         try:
-            head = await reader.readuntil(_END_OF_HEADERS)
+            async with asyncio.timeout(self._admission.limits.proof_within_s):
+                head = await reader.readuntil(_END_OF_HEADERS)
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
             text = f"the headers of a request have at most {HEADER_BYTES_MAX} bytes"
             answer, method = _problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text), "GET"
         else:
+            if place.prove() is not None:
+                return
             answer, method = self._answer_head(head)
         writer.write(_encode(answer, with_body=method != "HEAD"))
         await writer.drain()

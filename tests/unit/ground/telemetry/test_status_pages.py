@@ -27,7 +27,7 @@ NAMES = {
     "open unproved statuses statuses_waiting parts network disk",
     pages.ListeningStatus: "session part answered needed",
     pages.ValidatorPage: "kind version uptime_s full_nodes_linked master_block shards sessions listening messages "
-    "refused parts network disk full_nodes",
+    "refused parts network disk full_nodes in_set",
     pages.MemberStatus: "name address key_id linked silent_since_ms",
     pages.SessionStatus: "shard session members needed",
     pages.NetworkStatus: "members sessions height last_final_ms open oldest_open_ms blamed halted",

@@ -12,6 +12,7 @@ import pytest
 
 from stagepost.errors import ConfigError
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.net.admission import AdmissionLimits
 from stagepost.ground.telemetry.status_server import (
     CONNECTIONS_MAX,
     HEADER_BYTES_MAX,
@@ -239,23 +240,46 @@ def test_whoever_asks_too_slowly_is_cut_off() -> None:
     with_server(test, time_max_s=0.05)
 
 
-def test_connections_beyond_the_limit_are_not_kept() -> None:
+async def ended(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+def test_connections_that_send_no_head_keep_nobody_out() -> None:
     async def test(server: StatusServer) -> None:
-        held = [await asyncio.open_connection(LOOPBACK_HOST, server.port) for _ in range(CONNECTIONS_MAX)]
-        # The last of them is answered, so all have been accepted before the next one comes.
-        held[-1][1].write(b"GET /healthz")
-        while server.connection_count < CONNECTIONS_MAX:
-            await asyncio.sleep(0)
-        reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(1)
-        writer.close()
-        held[-1][1].write(b" HTTP/1.1\r\n\r\n")
-        assert b"200 OK" in await held[-1][0].read()
-        for _, open_writer in held:
-            open_writer.close()
+        silent = [
+            await asyncio.open_connection(LOOPBACK_HOST, server.port) for _ in range(3 * CONNECTIONS_MAX)
+        ]
+        assert b"200 OK" in await ask(server, a_request_of(100))
+        assert server.connection_count <= CONNECTIONS_MAX
+        await ended([writer for _, writer in silent])
 
     with_server(test)
+
+
+def test_requests_beyond_the_limit_are_not_answered() -> None:
+    """Clients that take no answer: each has a place behind the proof until its time is over."""
+
+    class LargeSource(Source):
+        def metrics(self) -> bytes:
+            return bytes(2**24)
+
+    async def test(server: StatusServer) -> None:
+        silent = [await asyncio.open_connection(LOOPBACK_HOST, server.port) for _ in range(CONNECTIONS_MAX)]
+        while server.connection_count < CONNECTIONS_MAX:
+            await asyncio.sleep(0)
+        for _, writer in silent:
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        while server.connection_count > AdmissionLimits(hard_max=CONNECTIONS_MAX).strangers_max:
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(LOOPBACK_HOST, server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        await ended([*(one for _, one in silent), writer])
+
+    with_server(test, LargeSource())
 
 
 def test_only_loopback_is_served_and_a_taken_port_is_a_clear_error() -> None:
