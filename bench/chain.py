@@ -30,7 +30,8 @@ from rigs.chain_processes import (
     say,
 )
 from rigs.line_reports import Report
-from rigs.validator_processes import free_ports, until
+from rigs.ports import free_ports
+from rigs.validator_processes import until
 from stagepost.chain.genesis import Genesis, first_states
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.master_blocks import AppliedMaster

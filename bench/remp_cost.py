@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from bench.whole_path import Reading
 from rigs.chain_processes import ChainNode, Orders
 from rigs.line_reports import Report
-from rigs.validator_processes import free_ports, until
+from rigs.ports import free_ports
+from rigs.validator_processes import until
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.messages import read_message
 from stagepost.chain.rotation import Plan

@@ -15,9 +15,10 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 
 from bench.whole_path import Reading
+from rigs.ports import free_ports
 from rigs.remp_overlay_world import OverlayWorld, message_bytes
 from rigs.remp_world import shard_block
-from rigs.validator_processes import OurFullNode, free_ports, until, validators_over_sockets
+from rigs.validator_processes import OurFullNode, until, validators_over_sockets
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.collation import ExecutedMessage
 from stagepost.remp.receipts.receipt import Receipt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rigs.optional import require
+from rigs.ports import free_ports
 from stagepost.devnet.demo.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home
@@ -51,7 +51,7 @@ class WorldBroker:
         self.data = data
         self.ca_file = data / "ca.pem"
         self._tools = tools
-        self._port, self._secure_port = _free_ports()
+        self._port, self._secure_port = free_ports(2)
         data.mkdir(mode=0o700, exist_ok=True)
         self._keys = _make_certificate(data, self.ca_file)
         self._made = 0
@@ -126,13 +126,6 @@ def world_broker() -> Iterator[WorldBroker]:
             yield broker
         finally:
             broker.stop()
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 def _make_certificate(data: Path, ca_file: Path) -> Path:

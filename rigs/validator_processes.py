@@ -11,11 +11,10 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -73,13 +72,6 @@ class Orders(msgspec.Struct):
 
 def address_of(folder: Path, number: int, ports: Sequence[int] = ()) -> Address:
     return TcpAddress("127.0.0.1", ports[number]) if ports else UnixAddress(folder / f"{number}.socket")
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Free a moment ago."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return tuple(one.getsockname()[1] for one in sockets)
 
 
 def plan_of(number: int, size: int) -> SessionPlan:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rigs.chain_messages import expires_soon_s
+from rigs.ports import free_ports
 from stagepost.chain.contracts import ContractKind, primes_body
 from stagepost.chain.messages import CanonicalMessage, read_message
 from stagepost.devnet.devnet import FULL_NODE, NETWORK_MAGIC, DevnetPlan, genesis_of, member_of
@@ -32,14 +32,6 @@ pytestmark = pytest.mark.xdist_group("devnet")
 PLAN = DevnetPlan(validators=1)
 ACCOUNT = bytes(31) + bytes([ContractKind.SUM_OF_PRIMES])
 WITHIN_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Member:

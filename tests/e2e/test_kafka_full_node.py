@@ -74,7 +74,7 @@ def test_messages_from_the_broker_come_back_as_statuses_that_another_library_rea
         receipt = Receipt.from_json(one.value or b"")
         assert receipt.message_id.hex().encode() == one.key
         assert json.loads(one.value or b"")["kind"] == receipt.kind.name
-        assert set(one.headers) <= {"session", "dmq_id", "delivery_id"}
+        assert set(one.headers) <= {"session", "dmq_id", "delivery_id", "link"}
     assert any(len(one.headers.get("session", "")) == 64 for one in seen)
     assert f"stagepost_kafka_published_total {len(records)}.0" in metrics
     assert "stagepost_kafka_spool_records 0.0" in metrics

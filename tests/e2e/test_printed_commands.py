@@ -121,6 +121,7 @@ ELSEWHERE = (
         "tests/e2e/test_kafka_pipeline.py",
     ),
     (r"devnet .*", "tests/e2e/test_devnet.py"),
+    (r"conform .*", "tests/unit/cli/test_conform.py"),
     (r"node clock .*", "tests/unit/dmq/node/test_intake.py"),
     (r"node dmq .*", "tests/e2e/test_drop_in_node.py"),
     (

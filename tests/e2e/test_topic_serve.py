@@ -60,4 +60,4 @@ def test_an_address_for_everybody_is_refused_without_a_token(
     monkeypatch.delenv("STAGEPOST_TOKEN", raising=False)
     assert run(["topic", "serve", "--data", str(tmp_path), "--address", "0.0.0.0:0"]) == 2
     assert "without a token everybody" in capsys.readouterr().err
-    assert run(["topic", "serve", "--data", str(tmp_path / "nowhere")]) == 2
+    assert run(["topic", "serve", "--data", str(tmp_path / "nowhere")]) == 3

@@ -22,7 +22,7 @@ from random import Random
 from threading import Event, Lock, Thread
 from typing import Any
 
-from rigs.validator_processes import free_ports
+from rigs.ports import free_ports
 from stagepost.chain.node.reading import read_ledger
 from stagepost.errors import StagepostError
 from stagepost.full_node.network import load_network
