@@ -150,9 +150,9 @@ catchain.block              Block.encode
 validator.session_runner    SessionRunner._perform
 validator.session_store     SessionWriting.block
 validator.validator         QueueChannel.push
-chain.node.switchboard      Channel.push
+remp.links.switchboard      Channel.push
 remp.links.overlay_links    OverlayLinks.push OverlayLink.heard
-chain.node.switchboard      Switchboard.object_came
+remp.links.switchboard      Switchboard.object_came
 validator.session_runner    SessionRunner.pushed
 catchain.member             Member.frame_received
 catchain.graph              Graph.receive
@@ -202,9 +202,9 @@ validator.session_runner    SessionRunner._tell_of_written
 validator.receipts          ReceiptSender.tell ReceiptSender._receipt
 remp.receipts.receipt       Receipt.signed_bytes Receipt.with_signature
 validator.receipts          Statements.say
-remp.receipts.packing       PacketQueue.add
+validator.packing       PacketQueue.add
 validator.receipts          ReceiptSender._send
-remp.receipts.packing       PacketQueue.packets
+validator.packing       PacketQueue.packets
 remp.receipts.compact       CombinedReceipt.encode
 validator.links             ListeningValidatorLinks.tell
 full_node.links             MessageLink.heard

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.remp.receipts.chains import ReceiptChains
+from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
 from tests.simulation.test_remp_crashes import in_world, undecided
 from tests.worlds.remp.primes_runs import PrimesPlan, run_primes

@@ -11,7 +11,7 @@ from rigs.chain_messages import address
 from stagepost.chain.contracts import ContractKind, primes_body, transfer_body
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.receipts.chains import ReceiptChains
+from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse

@@ -22,10 +22,10 @@ import msgspec
 from stagepost.catchain.block import UPDATE_ID, Block, HashVersion, block_id, data_hash, decode_update
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, VOTE_ID, Vote, VoteKind, signed_bytes
-from stagepost.chain.node.switchboard import read_said, said
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes, key_id
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
+from stagepost.remp.links.switchboard import read_said, said
 from stagepost.remp.queue.records import payload_beside
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, Rejected

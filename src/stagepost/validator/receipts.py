@@ -21,13 +21,13 @@ from stagepost.ground.loop.turn_end import turn_end
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay import ValidatorLinks
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
-from stagepost.remp.receipts.chains import ReceiptChains
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, kind_of
-from stagepost.remp.receipts.packing import Packet, PacketQueue
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.statements import PacketStatement, StatementLink, sealed_parts
 from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
+from stagepost.validator.packing import Packet, PacketQueue
+from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.session_store import LinkRow, SessionStore, StatementRow
 
 LANES_MAX = 16_384

@@ -28,7 +28,6 @@ from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainStore
-from stagepost.chain.node.switchboard import Channel, Switchboard
 from stagepost.chain.node.validator import Answer, ChainOptions, ChainValidator
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.clock import Clock
@@ -36,6 +35,7 @@ from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.ledger import CollatedBlock, LedgerEvent, LedgerSession
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents, ValidatorLinks
+from stagepost.remp.links.switchboard import Channel, Switchboard
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.validator.queue_bridge import QueueBridge

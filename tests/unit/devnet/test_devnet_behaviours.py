@@ -17,7 +17,6 @@ from stagepost.catchain.block import (
 )
 from stagepost.chain.agreement.messages import decode_message
 from stagepost.chain.agreement.votes import NO_BLOCK, Vote, VoteKind, faulty_max, signed_bytes
-from stagepost.chain.node.switchboard import read_said, said
 from stagepost.devnet.behaviours import Behaviour, EquivocatingOverlay, FaultyLayer
 from stagepost.devnet.devnet import DevnetPlan
 from stagepost.devnet.faults import LOSS, with_faults
@@ -25,6 +24,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.overlay import Answered
+from stagepost.remp.links.switchboard import read_said, said
 from stagepost.remp.receipts.chain_faults import ChainFault, LinkedReceipt, fault_between, why_unbound
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New

@@ -126,6 +126,8 @@ RULES_IN_SHELLS = {
     "stagepost.remp.links.authentication",
     "stagepost.remp.links.local_intake",
     "stagepost.remp.links.protocols",
+    "stagepost.validator.packing",
+    "stagepost.validator.receipt_chains",
 }
 ONLY_IN = {"pyspark": "pipeline", "click": "cli", "confluent_kafka": "topics", "opentelemetry": "trace"}
 # Folders beside the sources, and the folders that each may not import.

@@ -16,11 +16,11 @@ from stagepost.chain.agreement.messages import PROPOSAL_ID, Proposal, decode_mes
 from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind, signed_bytes
 from stagepost.chain.master_block import MASTER_BLOCK_ID, MasterBlock, decode_master_block
 from stagepost.chain.messages import CanonicalMessage
-from stagepost.chain.node.switchboard import read_said
 from stagepost.chain.shard_block import ShardBlock, decode_shard_block
 from stagepost.errors import DecodeError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import constructor_bytes
+from stagepost.remp.links.switchboard import read_said
 from stagepost.remp.message import BODY_ID, MessageBody
 from stagepost.remp.queue.records import Accept, Header, decode_payload
 from stagepost.remp.shard import BlockId

@@ -16,11 +16,11 @@ from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.hash_tree import HashTree
 from stagepost.chain.ledger import EmbeddedLedger
-from stagepost.chain.node.switchboard import read_said
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_blocks import make_block
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.ledger import CollatedBlock
+from stagepost.remp.links.switchboard import read_said
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.collation import RefusedMessage
 

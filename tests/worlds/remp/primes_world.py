@@ -29,7 +29,6 @@ from stagepost.chain.node.agreement_runner import Notice
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainDisk, MemoryChainStore
-from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.node.validator import ChainOptions
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.complaints import Complaint
@@ -40,6 +39,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import ZERO_INT256, key_id
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
+from stagepost.remp.links.switchboard import Switchboard
 from stagepost.remp.message import RempMessage
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt

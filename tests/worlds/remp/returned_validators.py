@@ -22,10 +22,10 @@ from stagepost.chain.agreement.votes import VOTE_ID, Vote, VoteKind
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.node.own_memory import MemoryNote, OwnMemory
 from stagepost.chain.node.store import ChainDisk
-from stagepost.chain.node.switchboard import read_said
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.tables import Held
 from stagepost.ground.wire.tl import constructor_bytes
+from stagepost.remp.links.switchboard import read_said
 from stagepost.remp.queue.state import QueueOptions
 from stagepost.validator.session_store import SessionsDisk
 from tests.worlds.ground.memoised_signatures import memoised_signatures

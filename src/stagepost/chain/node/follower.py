@@ -44,7 +44,6 @@ from stagepost.chain.node.following_messages import (
     decode_get_finals,
 )
 from stagepost.chain.node.store import ChainStore
-from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.proofs.proof_files import write_checkpoint
 from stagepost.chain.proofs.proof_making import SealBook
 from stagepost.chain.snapshots import restored, snapshot_of
@@ -52,6 +51,7 @@ from stagepost.errors import RemoteProtocolError, StagepostError, StorageError
 from stagepost.ground.loop.clock import Clock
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
+from stagepost.remp.links.switchboard import Switchboard
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.remp.shard import BlockId
 

@@ -53,7 +53,6 @@ from stagepost.chain.node.candidate_judging import Answer, CandidateJudge, Check
 from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEvents
 from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainStore
-from stagepost.chain.node.switchboard import Switchboard
 from stagepost.chain.rotation import Plan
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
@@ -62,6 +61,7 @@ from stagepost.ground.loop.pacer import pacer
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
+from stagepost.remp.links.switchboard import Switchboard
 
 __all__ = ["Answer", "ChainOptions", "ChainValidator", "CheckMessages", "Collator"]
 

@@ -20,9 +20,9 @@ from stagepost.chain.node.following_messages import (
     decode_finals,
     decode_get_finals,
 )
-from stagepost.chain.node.large_objects import LARGE_BYTES_MAX
 from stagepost.errors import DecodeError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.remp.links.large_objects import LARGE_BYTES_MAX
 from tests.worlds.chain.chain_overlay_world import ChainOverlayWorld
 
 SESSION = sha256(b"a session").digest()

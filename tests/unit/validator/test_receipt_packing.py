@@ -7,10 +7,13 @@ from hashlib import sha256
 import pytest
 
 from rigs.remp_world import seed_of, source_of
-from stagepost.remp.receipts import packing as receipt_packing
 from stagepost.remp.receipts.compact import BLOCK_IDS_MAX, RECEIPTS_MAX, CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected
-from stagepost.remp.receipts.packing import (
+from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
+from stagepost.remp.receipts.status import Level
+from stagepost.remp.shard import BlockId
+from stagepost.validator import packing as receipt_packing
+from stagepost.validator.packing import (
     FULL_NODES_MAX,
     PACKET_BYTES_MAX,
     TRY_AGAIN_S,
@@ -18,9 +21,6 @@ from stagepost.remp.receipts.packing import (
     Packet,
     PacketQueue,
 )
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipts.status import Level
-from stagepost.remp.shard import BlockId
 
 NODE = sha256(b"full node").digest()
 SOURCE = source_of(1)

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from stagepost.chain.node.large_objects import LargeObjects
 from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, INT256_BYTES, constructor_bytes, constructor_id
+from stagepost.remp.links.large_objects import LargeObjects
 from stagepost.remp.links.overlay import Answered, Overlay, OverlayEvents
 
 EARLY_CHANNELS_MAX = 64

@@ -7,8 +7,6 @@ import pytest
 from rigs.remp_world import public_key_of, seed_of
 from stagepost.errors import TlDecodeError
 from stagepost.ground.wire.tl import ZERO_INT256, key_id
-from stagepost.remp.receipts import chains as receipt_chains
-from stagepost.remp.receipts.chains import LINKS_KEPT, ReceiptChains
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Timeout
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.statements import (
@@ -21,6 +19,8 @@ from stagepost.remp.receipts.statements import (
 )
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
+from stagepost.validator import receipt_chains
+from stagepost.validator.receipt_chains import LINKS_KEPT, ReceiptChains
 
 FIRST, SECOND = bytes([1]) * 32, bytes([2]) * 32
 ONE, OTHER = ExternalMessageId(b"m" * 32), ExternalMessageId(b"o" * 32)

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
-from stagepost.chain.node.large_objects import (
+from stagepost.errors import DecodeError, LocalProtocolError
+from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.remp.links.large_objects import (
     GIVE_UP_S,
     LARGE_BYTES_MAX,
     PART_BYTES_MAX,
@@ -16,16 +18,14 @@ from stagepost.chain.node.large_objects import (
     WAITING_BYTES_MAX,
     Part,
 )
-from stagepost.chain.node.switchboard import (
+from stagepost.remp.links.overlay import Answered
+from stagepost.remp.links.switchboard import (
     EARLY_BYTES_MAX,
     EARLY_CHANNELS_MAX,
     EARLY_OBJECTS_MAX,
     Channel,
     Switchboard,
 )
-from stagepost.errors import DecodeError, LocalProtocolError
-from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.links.overlay import Answered
 from tests.worlds.remp.remp_links import Heard
 
 KEYS = tuple(bytes([number]) * 32 for number in range(3))
