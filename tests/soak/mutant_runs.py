@@ -62,7 +62,7 @@ def mutants(run: Run) -> Iterator[Result]:
         (promise, mutant)
         for promise, found in MUTANTS.items()
         for mutant in found
-        if isinstance(mutant, Mutant)
+        if isinstance(mutant, Mutant) and (not run.promises or promise in run.promises)
     ]
     with ThreadPoolExecutor(run.processes) as pool:
         said = list(pool.map(lambda pair: survival(pair[1], run.seed % SEEDS_APART), chosen))
