@@ -15,6 +15,7 @@ restore from an older disk image    OlderDisk                                   
 clock far ahead                     FarAhead, Foredater; Liar dates a message 2^60 ms ahead  here
 dates before the session            Backdater                                                here; test_announced_dates
 more than the budget allows         Flooder, TurnedBackDates                                 here; test_budgets
+challenges that are floods          ChallengeFlooder, RepeatedChallenger, Unanswering         here; test_challenges
 totals that are false or absent     FalseTotals, Undated                                     here
 duplicate identity                  Twin; TwinSeat                                           here; test_primes_sessions
 id announced but never served       Liar; LiarSeat, Miser                                    here; test_primes_sessions

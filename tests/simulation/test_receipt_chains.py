@@ -3,14 +3,23 @@ session switches, forwards, crashes and lost frames; and a validator whose chain
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
+from stagepost.catchain.payloads import upper_part
+from stagepost.chain.contracts import primes_body
+from stagepost.chain.messages import CanonicalMessage
+from stagepost.remp.queue.records import LinkAnswer, decode_payload
+from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
-from tests.simulation.test_remp_crashes import in_world, undecided
+from tests.simulation.test_remp_crashes import SUMS, crash_and_return, in_world, lane, undecided
+from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_runs import PrimesPlan, run_primes
+from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse
 
 SEEDS = 3
 PLAN = PrimesPlan(accounts=3, messages=8, crashes=3, cuts=1)
@@ -38,3 +47,61 @@ def test_a_validator_that_forgets_its_chains_in_a_crash_is_found(monkeypatch: py
     monkeypatch.setattr(Statements, "__init__", forget)
     with pytest.raises(AssertionError, match="equivocation"):
         in_world(undecided)
+
+
+# Challenges
+
+
+def answers_of(house: ValidatorHouse, number: int) -> list[StatementLink]:
+    """Return the answers of validator `number` in the blocks that `house` holds."""
+    key = house.world.validators[number].key_id
+    return [
+        record.newest
+        for runner in house.running.queues.sessions.values()
+        for vertex in list(runner.graph._vertices.values())
+        if vertex.block is not None and runner.graph.key_ids[vertex.source] == key
+        for record in decode_payload(upper_part(vertex.block.payload) or b"")
+        if isinstance(record, LinkAnswer)
+    ]
+
+
+async def challenged(world: PrimesWorld) -> None:
+    """Two validators challenge a third about a message, which answers also after a crash, with what its disk holds."""
+    message_id = world.full_nodes[0].node.submit(
+        CanonicalMessage(SUMS, primes_body(10), EXPIRES_AT_S).encode()
+    )
+    (node,), accused = world.full_nodes, world.validators[2]
+    said = partial(lane, world, message_id, accused)
+    await world.until(lambda: bool(said()), "it is announced", 10.0)
+    session_id, runner = next(
+        (session_id, runner)
+        for session_id, runner in world.validators[0].running.queues.sessions.items()
+        if message_id in runner.queue
+    )
+    last = accused.running.queues.statements.chains.newest(session_id, message_id)
+    assert last is not None
+    place = runner.graph.key_ids.index(accused.key_id)
+    runner.challenge(place, last)
+    runner.challenge(place, last)
+    await world.until(lambda: len(answers_of(world.validators[1], 2)) == 1, "it is answered once", 10.0)
+    world.validators[3].running.queues.sessions[session_id].challenge(place, last)
+    await asyncio.sleep(0.06)
+    await crash_and_return(accused)
+    await world.until(lambda: len(answers_of(world.validators[1], 2)) >= 2, "it is answered again", 20.0)
+    for newest in answers_of(world.validators[1], 2):
+        assert newest.chain == (session_id, message_id)
+        assert newest.number >= last.number
+        assert newest.receipt in {one.hash for one in node.receipts if one.source_id == accused.key_id}
+    assert not any(one.blamed for one in world.validators)
+
+
+def test_a_challenged_validator_shows_the_newest_receipt_that_its_disk_holds() -> None:
+    in_world(challenged)
+
+
+def test_an_answer_that_names_no_receipt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Statements, "newest", lambda self, session, message, then: then(empty_chain(session, message))
+    )
+    with pytest.raises(AssertionError):
+        in_world(challenged)

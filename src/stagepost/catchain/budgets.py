@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from stagepost.catchain.challenges import MemberChallenge
+
 AMOUNTS = "headers", "digest ids", "bytes"
 _THOUSANDTHS = 1_000
 
@@ -57,10 +59,14 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class PayloadContent(msgspec.Struct, frozen=True):
-    """The totals that a payload states, and the headers, digest ids and bytes that it holds itself."""
+    """The totals that a payload states, and the headers, digest ids and bytes that it holds itself; its challenges, and
+    the subjects of challenges that it answers.
+    """
 
     totals: Totals
     amounts: tuple[int, int, int]
+    challenges: tuple[MemberChallenge, ...] = ()
+    answers: tuple[bytes, ...] = ()
 
 
 ReadContent = Callable[[bytes], PayloadContent | None]

@@ -42,7 +42,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 class Deliver(msgspec.Struct, frozen=True):
     """Pass on a block whose ancestors were all delivered before: once, in causal order. `floor_ms`: nothing in it
-    counts as earlier, in Unix milliseconds; None where blocks have no dates.
+    counts as earlier, in Unix milliseconds; None where blocks have no dates. `unanswered`: subjects of the challenges
+    that its author has to answer in its next blocks.
     """
 
     source: int
@@ -50,6 +51,7 @@ class Deliver(msgspec.Struct, frozen=True):
     block_hash: bytes
     payload: bytes
     floor_ms: int | None = None
+    unanswered: tuple[bytes, ...] = ()
 
 
 class BlameReport(msgspec.Struct, frozen=True):

@@ -27,7 +27,8 @@ from stagepost.catchain.block import (
     block_id,
     root_reference,
 )
-from stagepost.catchain.budgets import AuthorAccount, Budget
+from stagepost.catchain.budgets import AuthorAccount, Budget, PayloadContent
+from stagepost.catchain.challenges import ChallengeBook, ChallengeFault, MemberChallenge, OpenChallenge
 from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
 from stagepost.catchain.payloads import ForkProof, read_fork_proof, upper_part
 from stagepost.errors import DecodeError
@@ -73,6 +74,7 @@ class Vertex:
         "blamed_before",
         "block",
         "branch",
+        "challenges",
         "covers",
         "data_hash",
         "dates",
@@ -82,6 +84,7 @@ class Vertex:
         "height",
         "is_continued",
         "is_stored",
+        "open_challenges",
         "previous",
         "signature",
         "source",
@@ -102,14 +105,16 @@ class Vertex:
         self.dependencies: tuple[Vertex, ...] = ()
         self.dependants: list[Vertex] = []
         self.waits_for = 0
-        # Once delivered: its branch, the greatest height of each branch among its ancestors and itself, and
-        # the members that these blocks have proved to be forkers.
+        # Once delivered: its branch, the greatest height of each branch among its ancestors and itself, the
+        # members that these blocks have proved to be forkers, its challenges, and those that its author has to answer.
         self.branch = 0
         self.is_continued = False
         self.covers: Mapping[int, int] = {}
         self.dates: BlockDates | None = None
         self.account = AuthorAccount()
         self.blamed_before: frozenset[int] = frozenset()
+        self.challenges: tuple[MemberChallenge, ...] = ()
+        self.open_challenges: tuple[OpenChallenge, ...] = ()
 
     @property
     def reference(self) -> Dependency:
@@ -148,6 +153,7 @@ class Graph:
         self.dates = dates
         self._budget: Budget | None = None if dates is None else dates.budget
         self._verify = verify
+        self._challenges = ChallengeBook(self.key_ids)
         self._root = Vertex(incarnation, root_reference(incarnation, len(public_keys)))
         self._root.state = State.DELIVERED
         self._root.is_stored = True
@@ -398,6 +404,7 @@ class Graph:
             if fault is not None or content is None:
                 raise _IllBlock(fault)
             vertex.account = self._budget.after(previous.account, content.totals)
+            self._judge_challenges(vertex, previous, content)
         try:
             proof = read_fork_proof(payload)
         except DecodeError:
@@ -410,18 +417,33 @@ class Graph:
             raise _IllBlock("its fork proof is forged")
         return proof
 
+    def _judge_challenges(self, vertex: Vertex, previous: Vertex, content: PayloadContent) -> None:
+        """Note what the block asks and answers; raise `_IllBlock` if it asks twice, or answers too late."""
+        book, source = self._challenges, vertex.source
+        try:
+            book.refuse_repeated(previous.branch, previous.height, content.challenges)
+            vertex.challenges = content.challenges
+            if book.is_anybody_waiting_for(source):
+                covers = _joined(previous.covers, vertex.dependencies)
+                vertex.open_challenges = book.after(
+                    source, vertex.height, previous.open_challenges, previous.covers, covers, content.answers
+                )
+        except ChallengeFault as fault:
+            raise _IllBlock(str(fault)) from None
+
     def _deliver(self, vertex: Vertex, proof: ForkProof | None, outcome: Outcome) -> None:
         previous = vertex.previous
         assert previous is not None, "only what is here is delivered"
         vertex.branch = self._branch_for(vertex, previous)
-        covers = dict(previous.covers)
+        covers = _joined(previous.covers, vertex.dependencies)
         blamed_before = set(previous.blamed_before)
         for dependency in vertex.dependencies:
             blamed_before |= dependency.blamed_before
-            for branch, height in dependency.covers.items():
-                if covers.get(branch, 0) < height:
-                    covers[branch] = height
         covers[vertex.branch] = vertex.height
+        if vertex.challenges:
+            self._challenges.delivered(
+                vertex.source, vertex.branch, vertex.height, vertex.hash, vertex.challenges
+            )
         if proof is not None:
             blamed_before.add(proof.source)
         vertex.covers = covers
@@ -453,7 +475,9 @@ class Graph:
             previous.is_continued = True
             return previous.branch
         self._branch_sources.append(vertex.source)
-        return len(self._branch_sources) - 1
+        branch = len(self._branch_sources) - 1
+        self._challenges.forked(branch, previous.branch, previous.height)
+        return branch
 
     def _fall_ill(self, vertex: Vertex, outcome: Outcome, fault: str) -> None:
         """Mark the block as ill, with all its descendants: their authors have seen what we see."""
@@ -481,6 +505,16 @@ class Graph:
                 outcome.proofs.append(proof)
         if is_new:
             outcome.blamed.append(source)
+
+
+def _joined(covers: Mapping[int, int], dependencies: Sequence[Vertex]) -> dict[int, int]:
+    """Return the greatest height of each branch among `covers` and the dependencies."""
+    joined = dict(covers)
+    for dependency in dependencies:
+        for branch, height in dependency.covers.items():
+            if joined.get(branch, 0) < height:
+                joined[branch] = height
+    return joined
 
 
 class _IllBlock(Exception):

@@ -340,7 +340,10 @@ class Member:
             payload, dates = upper_part(vertex.block.payload), self.graph.dates
             if payload is not None:
                 floor_ms = None if vertex.dates is None else vertex.dates.floor_ms
-                self._effects.append(Deliver(vertex.source, vertex.height, vertex.hash, payload, floor_ms))
+                unanswered = tuple(one.subject for one in vertex.open_challenges)
+                self._effects.append(
+                    Deliver(vertex.source, vertex.height, vertex.hash, payload, floor_ms, unanswered)
+                )
                 is_bare = dates is not None and dates.is_bare(payload)
                 if vertex.source != self.index and self._merge_at is None and not is_bare:
                     self._merge_at = now + self.options.merge_within_s

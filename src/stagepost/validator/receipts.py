@@ -24,7 +24,7 @@ from stagepost.remp.queue.effects import Introduce, Tell, Telling
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import MessageStatus, kind_of
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
-from stagepost.remp.receipts.statements import PacketStatement, StatementLink, sealed_parts
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink, empty_chain, sealed_parts
 from stagepost.remp.receipts.status import FIRST_KINDS, is_legal_step
 from stagepost.validator.packing import Packet, PacketQueue
 from stagepost.validator.receipt_chains import ReceiptChains
@@ -122,6 +122,11 @@ class Statements:
             return
         self._waiting.append((written, then))
         self._write()
+
+    def newest(self, session_id: bytes, message_id: bytes, then: Callable[[StatementLink], None]) -> None:
+        """Hand over the newest link of a chain as soon as it is on disk: after a crash nothing else may stand in its place."""
+        link = self.chains.newest(session_id, message_id) or empty_chain(session_id, message_id)
+        self.say({}, lambda: then(link), is_repeated=True)
 
     def forget_before(self, catchain_seqno: int) -> None:
         """Forget the messages whose last receipt is from an older catchain: they have come to their ends. A session that

@@ -84,6 +84,7 @@ class SessionCounters(msgspec.Struct):
     pushes_dropped: int = 0
     offered: int = 0
     held_back: int = 0
+    challenges_answered: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,11 +38,12 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.pacer import pacer
-from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
+from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes, key_id
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.remp.message import BODY_ID, QUERY_ID, ExternalMessage, MessageBody, MessageQuery
 from stagepost.remp.queue.body_search import ASK_AGAIN_S
 from stagepost.remp.queue.effects import (
+    AnswerChallenge,
     AskForBody,
     BroadcastBody,
     Introduce,
@@ -58,6 +59,7 @@ from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.state import Vouches
 from stagepost.remp.receipts.message_status import MessageStatus
 from stagepost.remp.receipts.receipt import Receipt
+from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.held_messages import EarlyBodies, PostponedMessages
 from stagepost.validator.session_plan import Parse, SessionCounters, SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import BodyRow, SessionStore, SessionWriting
@@ -66,6 +68,9 @@ QUORUM_EVERY_S = 2.0
 """Seconds between two looks at whether enough members are heard of."""
 
 _BLOCK, _BODY, _QUERY = (constructor_bytes(one) for one in (UPDATE_ID, BODY_ID, QUERY_ID))
+
+
+NewestLink: TypeAlias = Callable[[bytes, bytes, Callable[[StatementLink], None]], None]
 
 
 class EarlierReceipts(NamedTuple):
@@ -80,7 +85,8 @@ class EarlierReceipts(NamedTuple):
 class SessionRunner:
     """`tell` gets receipts to be dated, signed and sent; `on_event` gets events for people and watchers.
     `untold`: receipts of messages that are not on disk yet; all sessions of a validator share it, for a
-    message goes from one session to the next. `vouches` checks the full node's signature in a header.
+    message goes from one session to the next. `vouches` checks the full node's signature in a header. `newest` hands over the
+    newest link of our receipts of a message in a session, as soon as the link is on disk.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class SessionRunner:
         untold: dict[bytes, list[Telling]] | None = None,
         resuming: EarlierReceipts | None = None,
         vouches: Vouches | None = None,
+        newest: NewestLink = lambda session_id, message_id, then: then(empty_chain(session_id, message_id)),
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -119,6 +126,7 @@ class SessionRunner:
         self._held_back = PostponedMessages(self._release)
         self._writing = SessionWriting(store, plan.session_id)
         self._untold = {} if untold is None else untold
+        self._newest = newest
         self._resuming = resuming or EarlierReceipts({}, lambda spoken: None)
         self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
@@ -342,8 +350,9 @@ class SessionRunner:
                     self.counters.pushes_dropped += not overlay.push(peer, frame)
                 case Persist(block_hash, frame):
                     self._writing.block(frame, partial(self._block_written, block_hash))
-                case Deliver(source, _, _, payload, floor_ms):
-                    self._do(self.queue.block_delivered(source, payload, self._clock.unix_s(), floor_ms))
+                case Deliver(source, _, _, payload, floor_ms, unanswered):
+                    now = self._clock.unix_s()
+                    self._do(self.queue.block_delivered(source, payload, now, floor_ms, unanswered))
                     self._on_event(effect)
                     self._release_announced()
                 case Ask(peer, number, query):
@@ -397,10 +406,22 @@ class SessionRunner:
                         self.counters.pushes_dropped += not self._overlay.push(peer, frame)
                 case AskForBody(member, message_id):
                     self._find_body(member, message_id)
+                case AnswerChallenge(session_id, message_id):
+                    self._newest(session_id, message_id, self._answer)
         if tells:
             self._tell(tells)
         for message_id, told in resumed.items():
             self._resume(message_id, told)
+
+    def challenge(self, accused: int, last: StatementLink) -> None:
+        """Challenge member `accused` to show its newest receipt of the message that `last` is about."""
+        if accused != self.plan.index:
+            self.perform(self.queue.challenge(key_id(self.plan.public_keys[accused]), last))
+
+    def _answer(self, newest: StatementLink) -> None:
+        if not self._is_stopped:
+            self.counters.challenges_answered += 1
+            self.perform(self.queue.answer(newest))
 
     def _resume(self, message_id: bytes, tells: list[Telling]) -> None:
         """Resume a message that entered the queue again after a restart, as if it were new.

@@ -162,6 +162,7 @@ class Validator:
             self._untold,
             EarlierReceipts(self.statements.earlier, self.receipts.repeat),
             None if full_nodes is None else lambda header: names_its_sender(header, full_nodes),
+            self.statements.newest,
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import msgspec
 
-from rigs.catchain_keys import seed_of
+from rigs.catchain_keys import public_key_of, seed_of
 from stagepost.catchain.block import (
     BLOCK_BYTES_MAX,
     Block,
@@ -29,12 +29,14 @@ from stagepost.catchain.queries import (
     encode_query,
 )
 from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.records import (
     RECORDS_MAX,
     Digest,
     Header,
     Ids,
+    LinkChallenge,
     Record,
     RejectRecord,
     Totals,
@@ -45,7 +47,8 @@ from stagepost.remp.queue.records import (
     payload_bytes,
 )
 from stagepost.remp.queue.state import SKEW_MS
-from tests.worlds.catchain.catchain_world import Peer, World
+from stagepost.remp.receipts.statements import StatementLink, empty_chain
+from tests.worlds.catchain.catchain_world import SESSION, Peer, World
 from tests.worlds.catchain.members_world import answer_came, frame_came, query_came
 from tests.worlds.remp.queue_world import FULL_NODE, Validator, message
 
@@ -444,15 +447,10 @@ class LawfulFlooder(Flooder):
     def _go_on(self, life: int, account: AuthorAccount, previous: Dependency, number: int) -> None:
         if not self.is_up or life != self.life:
             return
-        now_ms, seqno = int(self.world.now * 1_000), self.queue.session.masterchain_seqno
+        now_ms = int(self.world.now * 1_000)
         dates = self.world.dates or DATES
         count = min(dates.budget.left(account, now_ms)[0], RECORDS_MAX - 1)
-        origin = Origin(FULL_NODE, self.index, now_ms)
-        headers = [
-            header_of(message(100_000 * (self.index + 1) + number + one), origin, seqno)
-            for one in range(count)
-        ]
-        payload, account = self.payload(headers, 9_000 + number, account)
+        payload, account = self.payload(self.lawful_records(number, count), 9_000 + number, account)
         block = self.sign(previous, (), payload)
         for peer in self.others():
             self.send_frame(peer, block.encode())
@@ -460,6 +458,42 @@ class LawfulFlooder(Flooder):
         self.world.after(
             FLOOD_PAUSE_S, partial(self._go_on, life, account, reference, number + max(1, count))
         )
+
+    def lawful_records(self, number: int, count: int) -> list[Record]:
+        origin = Origin(FULL_NODE, self.index, int(self.world.now * 1_000))
+        seqno = self.queue.session.masterchain_seqno
+        first = 100_000 * (self.index + 1) + number
+        return [header_of(message(one), origin, seqno) for one in range(first, first + count)]
+
+
+def challenge_of(accused: int, number: int) -> LinkChallenge:
+    return LinkChallenge(key_id(public_key_of(accused)), empty_chain(SESSION, message(number).message_id))
+
+
+class ChallengeFlooder(LawfulFlooder):
+    """Challenges all others for ever as often as its budget allows, about messages of which nobody has heard."""
+
+    def lawful_records(self, number: int, count: int) -> list[Record]:
+        others = self.others()
+        return [challenge_of(others[one % len(others)], number + one) for one in range(count)]
+
+
+class RepeatedChallenger(Flooder):
+    """Asks the same of the same member again and again, so that it answers for ever."""
+
+    headers = 126
+
+    def flood_payload(
+        self, headers: list[Header], number: int, account: AuthorAccount
+    ) -> tuple[bytes, AuthorAccount]:
+        return self.payload([challenge_of(self.others()[0], 1)], 9_000 + number, account)
+
+
+class Unanswering(Attacker):
+    """Honest, but answers no challenge."""
+
+    def answer(self, newest: StatementLink) -> None:
+        pass
 
 
 class FalseTotals(Flooder):
@@ -501,6 +535,7 @@ class Undated(Flooder):
 ATTACKERS: tuple[type[Attacker], ...] = (
     Equivocator, Withholder, Whisperer, StaleBuilder, Phantom, Avalanche, Replayer, Liar, Twin, Stormer, FalseSizes,
     Overanswerer, FarAhead, OlderDisk, Backdater, Foredater, Flooder, LawfulFlooder, FalseTotals, TurnedBackDates, Undated,
+    ChallengeFlooder, RepeatedChallenger, Unanswering,
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ ON_ITS_WAY_S = 2.0
 """Seconds within which everybody has what anybody has, at most."""
 
 MESSAGES = 25
+CHALLENGES = 20
 SIZES = (4, 4, 7, 4, 7, 13, 4, 7, 4, 7)
 
 Prepare = Callable[[World], None]
@@ -55,6 +56,7 @@ def run_once(
             assert isinstance(peer, Validator)
             world.at(random.uniform(1.0, FAULTS_UNTIL_S), partial(peer.hand_over, one))
     _plan_faults(world, random)
+    _plan_challenges(world, Random(seed))
     world.run(FAULTS_UNTIL_S)
     heal(world)
     try:
@@ -86,6 +88,15 @@ def _plan_faults(world: World, random: Random) -> None:
         else:
             world.at(at, peer.crash_when_written)
         world.at(at + random.uniform(0.05, 1.0), peer.start_if_down)
+
+
+def _plan_challenges(world: World, random: Random) -> None:
+    """Let members challenge one another, some about the same, also while faults last."""
+    for _ in range(CHALLENGES):
+        peer = random.choice(world.peers)
+        assert isinstance(peer, Validator)
+        accused, number = random.randrange(world.size), random.randrange(MESSAGES // 5)
+        world.at(random.uniform(1.0, FAULTS_UNTIL_S), partial(peer.challenge, accused, number))
 
 
 def heal(world: World) -> None:

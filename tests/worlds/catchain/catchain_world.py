@@ -113,7 +113,7 @@ class Peer(Hearer):
                     self.ask(peer, number, query, world.options.sync.query_timeout_s)
                 case Reply(peer, number, answer):
                     world.send(self.index, peer, partial(answer_came, self.index, number, answer))
-                case Deliver(source, height, block_hash, payload, _):
+                case Deliver(source, height, block_hash, payload):
                     self.delivered.append((source, height, block_hash, payload))
                 case BlameReport(source, _):
                     self.blamed.add(source)

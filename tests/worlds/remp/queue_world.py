@@ -9,16 +9,26 @@ from hashlib import sha256
 
 import msgspec
 
+from rigs.catchain_keys import public_key_of
 from stagepost.catchain.budgets import AuthorAccount
 from stagepost.catchain.effects import BlameReport, Deliver, Effect
+from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import ExternalMessage, Origin, header_of
-from stagepost.remp.queue.effects import AskForBody, BroadcastBody, QueueEffect, SpeakSoon, Tell
+from stagepost.remp.queue.effects import (
+    AnswerChallenge,
+    AskForBody,
+    BroadcastBody,
+    QueueEffect,
+    SpeakSoon,
+    Tell,
+)
 from stagepost.remp.queue.message_cache import LifeWindow, MessageCache
 from stagepost.remp.queue.records import Header
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.state import QueueOptions, QueueSession
 from stagepost.remp.receipts.message_status import MessageStatus
-from tests.worlds.catchain.catchain_world import Peer, World
+from stagepost.remp.receipts.statements import StatementLink, empty_chain
+from tests.worlds.catchain.catchain_world import SESSION, Peer, World
 
 FULL_NODE = sha256(b"full node").digest()
 SEQNO = 10
@@ -86,8 +96,9 @@ class Validator(Peer):
         super().perform(effects)
         for effect in effects:
             match effect:
-                case Deliver(source, _, _, payload, floor_ms):
-                    self.do(self.queue.block_delivered(source, payload, self.world.now, floor_ms))
+                case Deliver(source, _, _, payload, floor_ms, unanswered):
+                    now = self.world.now
+                    self.do(self.queue.block_delivered(source, payload, now, floor_ms, unanswered))
                 case BlameReport(source):
                     self.do(self.queue.member_blamed(source, self.world.now))
 
@@ -103,8 +114,19 @@ class Validator(Peer):
                     for peer in range(self.world.size):
                         if peer != self.index:
                             self.send_body(peer, message_id)
+                case AnswerChallenge(session_id, message_id):
+                    self.answer(empty_chain(session_id, message_id))
                 case AskForBody(member, message_id):
                     self.world.send(self.index, member, partial(_body_wanted, self.index, message_id))
+
+    def challenge(self, accused: int, number: int) -> None:
+        """Challenge another member about a message of this session."""
+        if self.is_up and accused != self.index:
+            last = empty_chain(SESSION, message(number).message_id)
+            self.do(self.queue.challenge(key_id(public_key_of(accused)), last))
+
+    def answer(self, newest: StatementLink) -> None:
+        self.do(self.queue.answer(newest))
 
     def send_body(self, peer: int, message_id: bytes) -> None:
         body = self.bodies.get(message_id)

@@ -50,4 +50,11 @@ class AskForBody(msgspec.Struct, frozen=True):
     message_id: bytes
 
 
-QueueEffect: TypeAlias = Tell | Introduce | SpeakSoon | BroadcastBody | AskForBody
+class AnswerChallenge(msgspec.Struct, frozen=True):
+    """Answer with the newest link of our receipts of the message in the session: a member challenged us."""
+
+    session_id: bytes
+    message_id: bytes
+
+
+QueueEffect: TypeAlias = Tell | Introduce | SpeakSoon | BroadcastBody | AskForBody | AnswerChallenge

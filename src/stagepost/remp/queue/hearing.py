@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from stagepost.catchain.challenges import MemberChallenge
 from stagepost.errors import DecodeError
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage, Origin
 from stagepost.remp.queue.body_search import BodySearch
-from stagepost.remp.queue.effects import AskForBody
+from stagepost.remp.queue.effects import AnswerChallenge, AskForBody
 from stagepost.remp.queue.message_cache import CachedMessage, Standing
 from stagepost.remp.queue.message_states import FINAL, Event, place_of
 from stagepost.remp.queue.records import (
@@ -23,8 +24,10 @@ from stagepost.remp.queue.records import (
     Record,
     RejectRecord,
     Totals,
+    chain_of,
     decode_payload,
     has_totals,
+    subject_of,
 )
 from stagepost.remp.queue.state import OVERLOADED, REJECTED_BY_MOST, QueueEntry, QueueState
 from stagepost.remp.receipts.message_status import Accepted, Ignored, MessageStatus, New, Rejected
@@ -49,12 +52,23 @@ class RecordIntake:
         self._session = state.session
         self._cache = state.cache
         self._blamed: set[int] = set()
+        self._challenged: set[MemberChallenge] = set()
+        self._answering: set[bytes] = set()
+        """Subjects of challenges whose answers wait for a block of ours, or stand in one that was not delivered yet."""
         self.search = BodySearch(state.session.index, state.session.member_count)
 
-    def block_delivered(self, source: int, payload: bytes, now: float, floor_ms: int | None = None) -> None:
+    def block_delivered(
+        self,
+        source: int,
+        payload: bytes,
+        now: float,
+        floor_ms: int | None = None,
+        unanswered: Sequence[bytes] = (),
+    ) -> None:
         """Apply every record of the payload that member `source` put into a block. A payload that cannot be
         decoded, or that does not begin with date and totals, is ignored as a whole.
         An announcement counts from the time that it names, but neither before `floor_ms` nor after the block's date.
+        `unanswered` are the subjects that its author has to answer after it.
         """
         try:
             records = decode_payload(payload)
@@ -64,6 +78,17 @@ class RecordIntake:
             return
         for record in records:
             self._hear(source, _dated(record, records[0], floor_ms), now)
+        if source == self._session.index:
+            for subject in unanswered:
+                if subject not in self._answering:
+                    self._answering.add(subject)
+                    self._state.add(AnswerChallenge(*chain_of(subject)))
+
+    def challenge(self, challenge: LinkChallenge) -> None:
+        """Put a challenge into our next block, unless we have made it before."""
+        if challenge.challenge not in self._challenged:
+            self._challenged.add(challenge.challenge)
+            self._state.put(challenge)
 
     def body_is_here(self, cached: CachedMessage, message: ExternalMessage) -> None:
         is_first = cached.body is None
@@ -153,8 +178,12 @@ class RecordIntake:
             case Digest(seqno, rejected, accepted):
                 self._hear_digest(source, seqno, rejected, Rejected(Level.QUEUE, REJECTED_BEFORE), now)
                 self._hear_digest(source, seqno, accepted, Accepted(Level.MASTERCHAIN), now)
+            case LinkChallenge() if source == self._session.index:
+                self._challenged.add(record.challenge)
+            case LinkAnswer(newest) if source == self._session.index:
+                self._answering.discard(subject_of(newest))
             case Totals() | LinkChallenge() | LinkAnswer():
-                pass  # the graph judges totals; the block keeps the others, and nobody is judged by them yet
+                pass  # the graph judges them
 
     def _hear_header(self, source: int, header: Header, now: float) -> None:
         entry = self._meet_header(source, header, now)

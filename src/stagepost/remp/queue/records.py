@@ -15,11 +15,13 @@ import msgspec
 
 from stagepost.catchain.budgets import PayloadContent, Rates
 from stagepost.catchain.budgets import Totals as Totals
+from stagepost.catchain.challenges import MemberChallenge
 from stagepost.catchain.dates import DateRules
 from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.crypto.ed25519 import SIGNATURE_BYTES
 from stagepost.ground.wire.tl import (
     CONSTRUCTOR_BYTES,
+    INT256_BYTES,
     LENGTH_SHORT_MAX,
     ZERO_INT256,
     Reader,
@@ -158,10 +160,12 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 def amounts_in(records: Sequence[Record], size: int) -> tuple[int, int, int]:
-    """Return the headers, digest ids and bytes of a payload of `size` bytes with these records."""
+    """Return the headers, digest ids and bytes of a payload of `size` bytes with these records. A challenge counts as a
+    header: both make all others work.
+    """
     digests = [one for one in records if isinstance(one, Digest)]
     return (
-        sum(isinstance(one, Header) for one in records),
+        sum(isinstance(one, Header | LinkChallenge) for one in records),
         sum(len(one.rejected) + len(one.accepted) for one in digests),
         size,
     )
@@ -174,6 +178,20 @@ class LinkChallenge(msgspec.Struct, frozen=True):
 
     accused: bytes
     last: StatementLink
+
+    @property
+    def challenge(self) -> MemberChallenge:
+        return MemberChallenge(self.accused, subject_of(self.last))
+
+
+def subject_of(link: StatementLink) -> bytes:
+    """Return what a challenge about the chain of `link` asks for: its session and its message."""
+    return link.session_id + link.message_id
+
+
+def chain_of(subject: bytes) -> tuple[bytes, bytes]:
+    """Return the session and the message of a `subject`."""
+    return subject[:INT256_BYTES], subject[INT256_BYTES:]
 
 
 class LinkAnswer(msgspec.Struct, frozen=True):
@@ -363,7 +381,11 @@ def content_of(payload: bytes) -> PayloadContent | None:
     except DecodeError:
         return None
     first = records[0] if records else None
-    return PayloadContent(first, amounts_in(records, len(payload))) if isinstance(first, Totals) else None
+    if not isinstance(first, Totals):
+        return None
+    challenges = tuple(one.challenge for one in records if isinstance(one, LinkChallenge))
+    answers = tuple(subject_of(one.newest) for one in records if isinstance(one, LinkAnswer))
+    return PayloadContent(first, amounts_in(records, len(payload)), challenges, answers)
 
 
 def date_rules(starts_ms: int, skew_ms: int, rates: Rates | None = None) -> DateRules:

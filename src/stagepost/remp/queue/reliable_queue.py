@@ -18,9 +18,10 @@ from stagepost.remp.queue.effects import QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue.hearing import HELD_BACK, RecordIntake
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
-from stagepost.remp.queue.records import UNSIGNED, HandOver, Record
+from stagepost.remp.queue.records import UNSIGNED, HandOver, LinkAnswer, LinkChallenge, Record
 from stagepost.remp.queue.state import OVERLOADED, QueueOptions, QueueSession, QueueState, Vouches
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
+from stagepost.remp.receipts.statements import StatementLink
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
 
@@ -153,12 +154,30 @@ class ReliableQueue:
         return payload
 
     def block_delivered(
-        self, source: int, payload: bytes, now: float, floor_ms: int | None = None
+        self,
+        source: int,
+        payload: bytes,
+        now: float,
+        floor_ms: int | None = None,
+        unanswered: Sequence[bytes] = (),
     ) -> list[QueueEffect]:
         """Apply the payload of a block that member `source` made; `source` may be this validator itself. Nothing in
-        it counts as earlier than `floor_ms`, in Unix milliseconds.
+        it counts as earlier than `floor_ms`, in Unix milliseconds. `unanswered` are the subjects of challenges that its
+        author has to answer.
         """
-        self._intake.block_delivered(source, payload, now, floor_ms)
+        self._intake.block_delivered(source, payload, now, floor_ms, unanswered)
+        return self._state.taken()
+
+    def challenge(self, accused: bytes, last: StatementLink) -> list[QueueEffect]:
+        """Ask the member with key id `accused` for its newest receipt of the message that `last` is about; once for each
+        message, session and member. The member's own blocks convict it if it goes on without an answer.
+        """
+        self._intake.challenge(LinkChallenge(accused, last))
+        return self._state.taken()
+
+    def answer(self, newest: StatementLink) -> list[QueueEffect]:
+        """Answer a challenge with the newest link of our receipts of its message, which must be on disk."""
+        self._state.put(LinkAnswer(newest))
         return self._state.taken()
 
     def body_came(self, message: ExternalMessage, now: float) -> list[QueueEffect]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from stagepost.catchain.budgets import AuthorAccount, Budget, Rates
+from stagepost.catchain.challenges import ANSWERS_PER_BLOCK
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, SpeakSoon, Tell
@@ -20,11 +21,14 @@ from stagepost.remp.queue.records import (
     PAYLOAD_BYTES_MAX,
     RECORDS_MAX,
     Header,
+    LinkAnswer,
+    LinkChallenge,
     Record,
     amounts_in,
     encode_payload,
     payload_bytes,
     record_bytes,
+    subject_of,
 )
 from stagepost.remp.receipts.message_status import MessageStatus, New, Timeout, kind_of
 from stagepost.remp.receipts.status import FIRST_KINDS
@@ -47,17 +51,21 @@ class PendingRecords:
         self._limits = limits
         self._budget = budget
         self._waiting: dict[object, Record] = {}
+        self._answers: dict[bytes, LinkAnswer] = {}
         self.is_held_back = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) or bool(self._answers)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._answers)
 
     def add(self, record: Record) -> None:
         """Let `record` wait for the next block, unless it waits already."""
-        self._waiting.setdefault(_key(record), record)
+        if isinstance(record, LinkAnswer):
+            self._answers[subject_of(record.newest)] = record
+        else:
+            self._waiting.setdefault(_key(record), record)
 
     def drop_header(self, message_id: bytes) -> None:
         """Drop the announcement of a message that another member has announced meanwhile."""
@@ -68,19 +76,21 @@ class PendingRecords:
     ) -> bytes | None:
         """Return the payload of our next block, with its date and our totals in front of the records; `account` is that
         of our blocks so far. None if no record may go, unless the block `is_due`: then date and totals alone. Records
-        wait rather than break our budget, and None comes even for a due block that would break it.
+        wait rather than break our budget, and None comes even for a due block that would break it. Answers go first: a
+        block that has no room for those that wait is not made, since each block without them would count against us.
         """
         limits = self._limits
         headers_left, digests_left, bytes_left = self._budget.left(account, date_ms)
-        first: list[Record] = [account.totals]
+        answers = list(self._answers)[:ANSWERS_PER_BLOCK]
+        first: list[Record] = [account.totals, *(self._answers[subject] for subject in answers)]
         size = payload_bytes(first)
         if size > bytes_left:
-            self.is_held_back = bool(self._waiting)
+            self.is_held_back = bool(self)
             return None
         self.is_held_back = False
         chosen: list[object] = []
         for key, record in self._waiting.items():
-            if isinstance(record, Header) and not headers_left:
+            if isinstance(record, Header | LinkChallenge) and not headers_left:
                 self.is_held_back = True
                 continue
             headers, digests, added = amounts_in([record], record_bytes(record))
@@ -95,9 +105,11 @@ class PendingRecords:
             chosen.append(key)
             headers_left, digests_left = headers_left - headers, digests_left - digests
             size += added
-        if not chosen and not is_due:
+        if not chosen and not answers and not is_due:
             return None
-        records = [self._waiting.pop(key) for key in chosen]
+        records = [self._answers.pop(subject) for subject in answers] + [
+            self._waiting.pop(key) for key in chosen
+        ]
         totals = account.totals.plus(amounts_in(records, size), date_ms)
         return encode_payload([totals, *records], number)
 
@@ -105,7 +117,7 @@ class PendingRecords:
 def _key(record: Record) -> object:
     if isinstance(record, Header):
         return "header", record.message_id
-    return record
+    return record.challenge if isinstance(record, LinkChallenge) else record
 
 
 MESSAGE_TIMEOUT_S = 240.0

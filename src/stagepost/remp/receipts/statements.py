@@ -71,6 +71,11 @@ class StatementLink(msgspec.Struct, frozen=True):
         return self.number == other.number + 1 and self.before == other.receipt
 
 
+def empty_chain(session_id: bytes, message_id: bytes) -> StatementLink:
+    """Return the link that stands for a chain without receipts."""
+    return StatementLink(session_id, message_id, 0, ZERO_INT256, ZERO_INT256)
+
+
 def read_link(reader: Reader) -> StatementLink:
     """Read a link; `TlDecodeError` if its number and its hashes do not fit together."""
     offset = reader.offset
