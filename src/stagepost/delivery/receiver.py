@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -61,9 +62,19 @@ class DeliveryRecord(msgspec.Struct, gc=False):
 
 
 class ReceiverCore:
-    """The memory of a receiver: one record for each delivery id, up to `dedup_capacity`."""
+    """The memory of a receiver: one record for each delivery id, up to `dedup_capacity`.
 
-    def __init__(self, self_id: str, config: ReceiverConfig) -> None:
+    `sure_ms` gives the time for what is forgotten for good: a wall clock that goes a day ahead for a moment must not
+    make the receiver handle a message twice.
+    """
+
+    def __init__(
+        self,
+        self_id: str,
+        config: ReceiverConfig,
+        sure_ms: Callable[[ClockTimes], int] = lambda now: now.unix_ms,
+    ) -> None:
+        self.sure_ms = sure_ms
         self._self_id = self_id
         self._window_ms = int(config.dedup_window * 1_000)
         self._capacity = config.dedup_capacity
@@ -91,7 +102,7 @@ class ReceiverCore:
         keep_until_ms = self.keep_until(message, now)
         stamped_ms = message.created_ms if is_stamped(message.topic) else 0
         if seen is None or (seen.verdict is not None and 0 < seen.stamped_ms < stamped_ms):
-            self._expire(now.unix_ms)
+            self._expire(now)
             record = DeliveryRecord(keep_until_ms, None, self.is_asked(message), stamped_ms=stamped_ms)
             self._remember(message_id, record)
             return RUN
@@ -149,9 +160,11 @@ class ReceiverCore:
             heapify(self._soonest)
         return seen
 
-    def _expire(self, now_ms: int) -> None:
-        while self._soonest and self._soonest[0][0] < now_ms:
-            self._take_soonest(now_ms)
+    def _expire(self, now: ClockTimes) -> None:
+        if self._soonest and self._soonest[0][0] < now.unix_ms:
+            sure_ms = self.sure_ms(now)
+            while self._soonest and self._soonest[0][0] < sure_ms:
+                self._take_soonest(sure_ms)
 
     def _take_soonest(self, now_ms: int) -> bool:
         """Drop the first record of the heap if it is really due; return whether it was.

@@ -633,3 +633,58 @@ def test_receipts_that_cannot_be_sent_are_counted_and_not_repeated() -> None:
             assert len(alice.answers) == 1
 
     virtually(main)
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("step_s", [86_400.0, -86_400.0, 365 * 86_400.0])
+def test_a_clock_that_is_wrong_for_minutes_lets_no_message_run_twice(step_s: float, is_durable: bool) -> None:
+    """The step goes there and back; copies come all the time, and from elsewhere with the right date."""
+
+    async def main() -> None:
+        network = MemoryNetwork()
+        alice = Sender(network)
+        inbox = MemoryInbox(MemoryInboxDisk(), clock=clock()) if is_durable else None
+        async with Listener(network, "bob", inbox=inbox) as bob:
+            said = alice.say(b"first")
+            await settle()
+            if inbox is not None:
+                assert await inbox.claim(id_of(said), int((START_UNIX_S + 3_600) * 1_000))
+            bob.clock.step(step_s)
+            for number in range(5):
+                await asyncio.sleep(120.0)
+                alice.say(b"other %d" % number)
+                await settle()
+                alice.say(b"first", attempt=1, created_ms=said.created_ms)
+                await settle()
+            bob.clock.step(-step_s)
+            for number in range(5):
+                await asyncio.sleep(120.0)
+                alice.say(b"more %d" % number)
+                alice.say(b"first", attempt=2, created_ms=said.created_ms)
+                await settle()
+
+            assert bob.data.count(b"first") == 1
+            assert len(bob.data) == 11
+            if inbox is not None:
+                assert not await inbox.claim(id_of(said))
+
+    virtually(main)
+
+
+def test_a_clock_that_stays_ahead_is_believed_and_old_messages_are_forgotten() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        alice = Sender(network)
+        async with Listener(network, "bob") as bob:
+            alice.say(b"first")
+            await settle()
+            bob.clock.step(86_400.0)
+            for number in range(9):
+                await asyncio.sleep(120.0)
+                alice.say(b"other %d" % number)
+                await settle()
+            alice.say(b"first", attempt=1)
+            await settle()
+            assert bob.data.count(b"first") == 2
+
+    virtually(main)

@@ -98,8 +98,9 @@ class Listener:
         self.got: list[Message] = []
         self.transport = network.join(name)
         self.config = options.pop("config", ReceiverConfig(ack_delay=0.0))
+        self.clock = clock()
         self.receiver = Receiver(
-            self.transport, {topic: self._handle}, config=self.config, clock=clock(), **options
+            self.transport, {topic: self._handle}, config=self.config, clock=self.clock, **options
         )
 
     async def _handle(self, message: Message) -> None:

@@ -239,4 +239,4 @@ class InboxKeeper:
         now = self._now()
         if now.mono_s >= self._expired_at + EXPIRE_EVERY_S:
             self._expired_at = now.mono_s
-            self.inbox.expire(now.unix_ms)
+            self.inbox.expire(self._core.sure_ms(now))

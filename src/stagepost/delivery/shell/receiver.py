@@ -23,7 +23,7 @@ from stagepost.delivery.status import AckType, NackReason
 from stagepost.delivery.stores.inbox import InboxStore
 from stagepost.delivery.stores.outbox import OnStorageError
 from stagepost.delivery.transport import Incoming, IncomingAcks, Transport
-from stagepost.ground.loop.clock import Clock, SystemClock
+from stagepost.ground.loop.clock import Clock, SureTime, SystemClock
 
 __all__ = ["Busy", "Handler", "Message", "Receiver", "ReceiverStats", "Reject"]
 
@@ -70,7 +70,8 @@ class Receiver:
         self._config = _receiver_config(config)
         self._clock = clock or SystemClock()
         self._mono_s, self._unix_s = self._clock.mono_s, self._clock.unix_s
-        self._core = ReceiverCore(transport.self_id, self._config)
+        self._sure = SureTime()
+        self._core = ReceiverCore(transport.self_id, self._config, self._sure_ms)
         self._receipts = AckSender(transport, self._config.ack_delay)
         self._keeper = InboxKeeper(
             self._core, self._receipts, self._config, inbox, self._clock, self._now, on_storage_error
@@ -99,6 +100,7 @@ class Receiver:
         if isinstance(self._clock, SystemClock):
             # The same clocks, without asking each time which loop this is.
             self._mono_s, self._unix_s = asyncio.get_running_loop().time, time.time
+        self._sure_ms(self._now())  # the clock of the start is believed
         await self._keeper.start()
         self._receipts.start()
         self._unsubscribe = self._transport.on_message(self._incoming)
@@ -264,6 +266,9 @@ class Receiver:
             self._keeper.store(message_id)
         else:
             self._receipts.put(receipt_of(message_id, seen.verdict, now))
+
+    def _sure_ms(self, now: ClockTimes) -> int:
+        return int(self._sure.at(now.unix_ms / 1_000, now.mono_s) * 1_000)
 
     def _now(self) -> ClockTimes:
         return ClockTimes(self._mono_s(), int(self._unix_s() * 1_000))

@@ -78,20 +78,45 @@ BELIEVED_AFTER_S = 900.0
 """Seconds after which a wall clock that went further ahead is believed all the same: a machine that stood still is right."""
 
 
+class SureTime:
+    """Time for what cannot be taken back, such as to forget: it follows a wall clock that goes far ahead at once by `LEAD_MAX_S`
+    only, until `BELIEVED_AFTER_S` are over. A clock that a process starts with is believed.
+    """
+
+    def __init__(self) -> None:
+        self._offset_s: float | None = None
+        self._leads_since: float | None = None
+
+    def lead_s(self, unix_s: float, mono_s: float) -> float:
+        """Return the seconds by which the wall clock went ahead at once, as long as that is not believed; 0 in normal
+        operation."""
+        offset_s = unix_s - mono_s
+        if self._offset_s is not None and (lead_s := offset_s - self._offset_s) > LEAD_MAX_S:
+            if self._leads_since is None:
+                self._leads_since = mono_s
+            if mono_s - self._leads_since < BELIEVED_AFTER_S:
+                return lead_s
+        self._offset_s, self._leads_since = offset_s, None
+        return 0.0
+
+    def at(self, unix_s: float, mono_s: float) -> float:
+        return unix_s - max(0.0, self.lead_s(unix_s, mono_s) - LEAD_MAX_S)
+
+
 class FlooredClock:
     """Clock that never shows a time before its floor: if the clock beneath is set back, this one stands still
     until that has caught up.
 
     Messages that expired must stay expired, or the node would accept a replay. Standing still ends by itself. A wall clock
     that suddenly goes far ahead may be wrong, and a floor there would refuse every message until then. So what is written
-    or forgotten for good goes by `sure_s`, which follows such a clock by `LEAD_MAX_S` only, until `BELIEVED_AFTER_S` are over.
+    or forgotten for good goes by `sure_s`.
     """
 
     def __init__(self, base: Clock) -> None:
         self._base = base
         self._floor_unix_s = 0.0
-        self._offset_s = base.unix_s() - base.mono_s()
-        self._leads_since: float | None = None
+        self._sure = SureTime()
+        self._sure.at(base.unix_s(), base.mono_s())
 
     def unix_s(self) -> float:
         return max(self._base.unix_s(), self._floor_unix_s)
@@ -106,22 +131,12 @@ class FlooredClock:
     @property
     def lead_s(self) -> float:
         """Seconds by which the clock beneath went ahead at once, as long as that is not believed; 0 in normal operation."""
-        mono_s = self._base.mono_s()
-        offset_s = self._base.unix_s() - mono_s
-        lead_s = offset_s - self._offset_s
-        if lead_s > LEAD_MAX_S:
-            if self._leads_since is None:
-                self._leads_since = mono_s
-            if mono_s - self._leads_since < BELIEVED_AFTER_S:
-                return lead_s
-        self._offset_s, self._leads_since = offset_s, None
-        return 0.0
+        return self._sure.lead_s(self._base.unix_s(), self._base.mono_s())
 
     @property
     def sure_s(self) -> float:
         """Return the time for what cannot be taken back: never before the floor, and not far ahead at once."""
-        surplus_s = max(0.0, self.lead_s - LEAD_MAX_S)
-        return max(self._base.unix_s() - surplus_s, self._floor_unix_s)
+        return max(self._sure.at(self._base.unix_s(), self._base.mono_s()), self._floor_unix_s)
 
     @property
     def behind_s(self) -> float:
