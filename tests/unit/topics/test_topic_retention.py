@@ -68,6 +68,22 @@ def test_segments_go_when_their_last_append_is_too_old(tmp_path: Path) -> None:
     a_writer(topic).close_now()
 
 
+@pytest.mark.parametrize("step_ms", [30 * 86_400_000, -30 * 86_400_000])
+def test_a_clock_that_is_wrong_for_a_moment_makes_no_record_old(tmp_path: Path, step_ms: int) -> None:
+    """It would take all records of a node with it, and its owner sets the clock right a minute later."""
+    now_ms, week_ms = [1_800_000_000_000], 7 * 86_400_000
+    topic = a_topic(tmp_path)
+    writer = a_writer(
+        topic, retention=Retention(age_ms_max=week_ms), segment_bytes=1_000, now_ms=lambda: now_ms[0]
+    )
+    for step in (0, step_ms, 0, -step_ms, 0):
+        now_ms[0] += step
+        append_now(writer, [a_record(0, value=bytes(1_000), timestamp_ms=None)])
+    writer.close_now()
+
+    assert topic.reader().start_offset(0) == 0
+
+
 def test_without_retention_nothing_goes(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path, Retention(), [0])
 

@@ -7,6 +7,7 @@ One thread per partition writes, and answers the callers.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from stagepost.errors import ErrorCode, StorageError
+from stagepost.ground.loop.clock import SureTime
 from stagepost.topics.log.block import CONTENT_BYTES_MAX, RECORDS_MAX, Row
 from stagepost.topics.log.partition_log import PartitionLog
 
@@ -79,6 +81,8 @@ class GroupCommit:
         self._changed = threading.Condition()
         self._is_closed = False
         self._retained_ms = now_ms()
+        self._sure = SureTime()
+        self._sure.at(self._retained_ms / 1_000, time.monotonic())
         self._thread: threading.Thread | None = None
 
     def append(self, rows: Sequence[Row], settled: Settled) -> None:
@@ -189,13 +193,14 @@ class GroupCommit:
             return group
 
     def _retain(self, *, is_due: bool) -> None:
-        """Apply retention after each new segment, and every `RETENTION_EVERY_MS`."""
+        """Apply retention after each new segment, and every `RETENTION_EVERY_MS`. A wall clock that is ahead for a moment
+        makes no record old."""
         now_ms = self._now_ms()
-        if not is_due and now_ms - self._retained_ms < RETENTION_EVERY_MS:
+        if not is_due and 0 <= now_ms - self._retained_ms < RETENTION_EVERY_MS:
             return
         self._retained_ms = now_ms
         try:
-            self._log.retain(now_ms)
+            self._log.retain(int(self._sure.at(now_ms / 1_000, time.monotonic()) * 1_000))
         except StorageError as error:
             self._on_error(error)
 
