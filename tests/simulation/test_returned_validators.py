@@ -14,6 +14,7 @@ import pytest
 from stagepost.chain.node.own_memory import MEMORY_FILE, SESSIONS_MAX, MemoryNote, open_memory
 from stagepost.errors import StorageError
 from stagepost.ground.files.data_folder import RESTORED_FILE, RestoredNote
+from stagepost.ground.loop.clock import loop_clock
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.sessions import SessionFacts
@@ -68,6 +69,32 @@ def test_the_memory_is_complete_after_the_gap_and_where_the_validator_speaks_aga
     assert len(again.note.sessions) == SESSIONS_MAX
     # The stores are gone once more.
     assert open_memory(tmp_path, lambda: 95_000, is_new=True).note == MemoryNote(95_000)
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_clock_that_is_set_ahead_after_the_start_does_not_shorten_the_gap(
+    tmp_path: Path, is_restored: bool
+) -> None:
+    """A machine that begins with the clock of a copy, a minute behind: the validator may have spoken within that minute."""
+    now_ms, mono_s = [50_000], [7.0]
+    if is_restored:
+        note = RestoredNote("validator", "ab", 40_000, 50_000)
+        (tmp_path / RESTORED_FILE).write_bytes(msgspec.json.encode(note))
+    with loop_clock(lambda: mono_s[0]):
+        memory = open_memory(tmp_path, lambda: now_ms[0], is_new=not is_restored)
+        now_ms[0], mono_s[0] = 113_000, 10.0
+        assert memory.answers(session(1, 80_000)) is StartAnswers.GAP
+        assert memory.answers(session(2, 110_001)) is StartAnswers.QUORUM
+        # Another process finds what this one learned, and a step back changes nothing.
+        now_ms[0] = 60_000
+        assert memory.answers(session(1, 60_500)) is StartAnswers.GAP
+        now_ms[0] = 120_000
+        again = open_memory(tmp_path, lambda: now_ms[0], is_new=False)
+        assert again.answers(session(1, 80_000)) is StartAnswers.GAP
+        assert again.answers(session(2, 110_001)) is StartAnswers.QUORUM
+        # Later steps have nothing to do with the gap.
+        now_ms[0] = 500_000
+        assert again.answers(session(2, 110_001)) is StartAnswers.QUORUM
 
 
 def test_a_restore_makes_a_gap_once(tmp_path: Path) -> None:
