@@ -17,7 +17,6 @@ import msgspec
 
 from stagepost.errors import StorageError
 from stagepost.ground.identifiers import SESSIONS_TOPIC
-from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import SHARD_DIGITS
 from stagepost.remp.validator_sets import SETS_FILE, Session, SetMember, ValidatorSets
@@ -46,6 +45,7 @@ class StoredSession(msgspec.Struct, frozen=True):
     to_ms: int | None = None
 
 
+_decode_session = msgspec.json.Decoder(StoredSession).decode
 _decode_members = msgspec.json.Decoder(list[StoredMember]).decode
 
 
@@ -152,8 +152,8 @@ class SetsFolder:
             for batch in reader.batches(partition, begin):
                 for place, value in enumerate(batch.values, start=batch.base_offset):
                     try:
-                        self._enter(decode_foreign(value or b"", StoredSession))
-                    except (msgspec.MsgspecError, ValueError) as error:
+                        self._enter(_decode_session(value or b""))
+                    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                         raise StorageError(
                             f"the record at offset {place} of partition {partition} of {SESSIONS_TOPIC} is not a session: "
                             f"{error}",
