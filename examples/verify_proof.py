@@ -189,8 +189,7 @@ class Rules(NamedTuple):
         return int.from_bytes(self.rest[20:28], "little", signed=True)
 
     def hash(self) -> bytes:
-        count = struct.pack("<i", 1 if self.later else 0)
-        return digest(self.head, self.current, count, self.later, self.rest)
+        return digest(self.head, self.current, struct.pack("<i", bool(self.later)), self.later, self.rest)
 
 
 def read_set(cursor: Cursor) -> bytes:
@@ -208,6 +207,7 @@ def read_rules(data: bytes) -> Rules:
     later = read_set(cursor) if cursor.count(1) else b""
     rest = data[cursor.at :]
     need(len(rest) == 4 + 8 + 8 + 8 + 8 + 4 + 8 + 8 + 6 * 4 + 7 * 4, "a configuration has another length")
+    need(max(struct.unpack("<I", rest[36:40]) + struct.unpack("<3I", rest[-12:])) < 2, "a flag is not 0 or 1")
     return Rules(data[:8], current, later, rest)
 
 
@@ -225,9 +225,8 @@ class Trusted(NamedTuple):
         where, number = struct.pack("<iQ", MASTERCHAIN, WHOLE), struct.pack("<I", catchain)
         drawn = sorted(self.rules.members, key=lambda one: digest(TAGS["subset"], where, number, one[:32]))
         members = b"".join(digest(TAGS["ed25519"], one[:32]) + one[32:] for one in drawn)
-        facts = where + struct.pack("<iI", 0, self.seqno) + number
-        config_hash = digest(self.network, self.rules.hash())
-        session = digest(TAGS["groupNew"], facts, config_hash, struct.pack("<i", len(drawn)), members)
+        facts = where + struct.pack("<iI", 0, self.seqno) + number + digest(self.network, self.rules.hash())
+        session = digest(TAGS["groupNew"], facts, struct.pack("<i", len(drawn)), members)
         return session, [one[:32] for one in drawn]
 
 
@@ -236,9 +235,9 @@ def read_genesis(content: bytes) -> tuple[Trusted, int]:
     data = bytes.fromhex(json.loads(content)["genesis"]) if content[:1] == b"{" else content
     cursor = Cursor(data)
     cursor.box("genesis")
-    cursor.bytes(64)
+    cursor.bytes(64).decode()
     time_ms, trust_period = cursor.number("q"), cursor.number("q")
-    rules = read_rules(cursor.bytes(1 << 20))
+    rules = read_rules(cursor.bytes(160 * 1024))
     cursor.raw(40 * cursor.count(1_000_000))
     cursor.end()
     return Trusted(digest(data), 0, EMPTY, time_ms, rules), trust_period
@@ -246,11 +245,13 @@ def read_genesis(content: bytes) -> tuple[Trusted, int]:
 
 def read_checkpoint(content: bytes) -> Trusted:
     found = json.loads(content)
-    need(found["stagepost_checkpoint"] == 1, "the checkpoint is of another version")
-    hashes = bytes.fromhex(found["network"]), bytes.fromhex(found["root_hash"])
-    seqno, time_ms = found["seqno"], found["time_ms"]
+    network, root_hash = bytes.fromhex(found["network"]), bytes.fromhex(found["root_hash"])
+    seqno, time_ms, rules = found["seqno"], found["time_ms"], bytes.fromhex(found["configuration"])
     need({type(seqno), type(time_ms)} == {int} and 0 <= seqno < 1 << 32, "a checkpoint's numbers are invalid")
-    return Trusted(hashes[0], seqno, hashes[1], time_ms, read_rules(bytes.fromhex(found["configuration"])))
+    head = f'{{"stagepost_checkpoint":1,"network":"{network.hex()}","seqno":{seqno},"root_hash":"{root_hash.hex()}"'
+    spelled = f'{head},"time_ms":{time_ms},"configuration":"{rules.hex()}"}}'
+    need(content == spelled.encode() and len(root_hash) == 32, "a checkpoint is spelled otherwise than one")
+    return Trusted(network, seqno, root_hash, time_ms, read_rules(rules))
 
 
 class Seal(NamedTuple):
@@ -268,9 +269,7 @@ class Seal(NamedTuple):
             candidate, last = digest(TAGS["candidateId"], struct.pack("<i", slot), candidate, found), slot
         signers, quorum = [index for index, _ in self.signatures], 2 * len(keys) // 3 + 1
         need(len(signers) == quorum, f"{len(signers)} signed; exactly {quorum} of {len(keys)} must")
-        need(
-            signers == sorted(set(signers) & set(range(len(keys)))), "signers do not rise, or are not members"
-        )
+        need(signers == sorted(set(signers) & set(range(len(keys)))), "signers do not rise, or are unknown")
         signed = TAGS["voteId"] + session + struct.pack("<ii", last, FINALISE) + candidate
         for index, signature in self.signatures:
             try:
@@ -303,13 +302,15 @@ def pass_key_block(cursor: Cursor, trusted: Trusted) -> tuple[Trusted, Master]:
     session, seqno = block.hash(), block.number("I")
     block.raw(80)
     time_ms = block.number("q")
-    cuts, last = [block.at], {}
+    cuts, last, committed = [block.at], {}, 0
     for _ in range(block.count(1 << 16)):
         commit = [block.raw(80) for _ in range(block.count(64))]
         need(bool(commit), "a commit holds no block")
-        last[commit[-1][16:48]] = commit[-1][48:]
+        last[commit[-1][16:48]], committed = commit[-1][48:], committed + len(commit)
+    need(committed <= 1_024, "a master block commits more than 1024 blocks")
     cuts.append(block.at)
-    block.raw(20 * block.count(64))
+    for _ in range(block.count(64)):
+        need(block.number("I") in (1, 2) and bool(block.raw(16)), "a plan is neither split nor merge")
     cuts.append(block.at)
     configuration, state_hash = block.bytes(160 * 1024), block.hash()
     block.end()
@@ -333,8 +334,7 @@ def pass_master(cursor: Cursor, trusted: Trusted) -> Master:
     cursor.raw(80)
     time_ms, last_hash = cursor.number("q"), cursor.hash()
     cursor.raw(4 * 32)
-    fields = cursor.data[start : cursor.at]
-    file_hash, seal = cursor.hash(), read_seal(cursor)
+    fields, file_hash, seal = cursor.data[start : cursor.at], cursor.hash(), read_seal(cursor)
     need(seqno > trusted.seqno and time_ms > trusted.time_ms, "the block is not behind its key block")
     need(not trusted.rules.hand_over_at(time_ms), "the block is not before the hand-over to the next set")
     root_hash = digest(TAGS["masterRoot"], trusted.session(seal.catchain)[0], fields)

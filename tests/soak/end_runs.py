@@ -8,18 +8,23 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from random import Random
 
 from rigs.results import Result, result
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.soak.runs import Run
+from tests.worlds.chain.proof_forger import Forger, both_say, grounds
 from tests.worlds.devnet.end_stories import STORIES, play
 from tests.worlds.remp.primes_runs import PrimesOutcome, ends_plan, run_primes
 
 RUNS_BY_SCALE = {"commit": 10, "release": 100}
 PRIMES_BY_SCALE = {"commit": 200, "release": 1_000}
+FORGERIES_BY_SCALE = {"commit": 50_000, "release": 1_000_000}
+FORGERIES_AT_ONCE = 1_000
 SEEDS_APART = 1_000_000
 WHERE = "tests/e2e/test_end_stories.py"
 WHERE_PRIMES = "tests/simulation/test_primes_ends.py"
+WHERE_FORGED = "tests/unit/chain/proofs/test_verifiers_agree.py"
 
 
 def play_primes(seed: int) -> PrimesOutcome | str:
@@ -63,6 +68,31 @@ def ends_of_primes(run: Run) -> Iterator[Result]:
         f"{sum(share['shown'] for share in shares):,} blocks of held sessions shown; {len(faults)} broken"
     )
     yield result("B10", WHERE_PRIMES, figure, faults=faults, seed=run.seed)
+
+
+def forge(first: int) -> tuple[int, list[str]]:
+    """Return how many of the forgeries from seed `first` on are believed, and those of which the verifiers differ."""
+    known, believed, faults = grounds(), 0, list[str]()
+    for seed in range(first, first + FORGERIES_AT_ONCE):
+        random = Random(f"forger {seed}")
+        said = both_say(Forger(random, random.choice(known)).forgery())
+        believed += said.first is not None
+        if said.first != said.second:
+            faults.append(f"forger {seed}: {said}")
+    return believed, faults
+
+
+def forged_proofs(run: Run) -> Iterator[Result]:
+    """Forgeries of proofs, checkpoints and geneses, of which both verifiers must say the same."""
+    first, count = run.seed % SEEDS_APART, run.count(FORGERIES_BY_SCALE)
+    believed, faults = 0, list[str]()
+    with ProcessPoolExecutor(run.processes) as pool:
+        for of_part, faults_of_part in pool.map(forge, range(first, first + count, FORGERIES_AT_ONCE)):
+            believed += of_part
+            faults += faults_of_part
+            run.say(f"{believed:,} of {count:,} forgeries believed by both, {len(faults)} by one alone")
+    figure = f"{count:,} forgeries from seed {first}, {believed:,} believed by both verifiers; {len(faults)} by one alone"
+    yield result("B10", WHERE_FORGED, figure, faults=faults, seed=run.seed)
 
 
 def play_story(name: str, seed: int) -> list[str]:

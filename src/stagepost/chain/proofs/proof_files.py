@@ -9,6 +9,7 @@ import msgspec
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.proofs.proof_form import PROOF_VERSION, EndKind, MessageProof, decode_proof
 from stagepost.errors import DecodeError
+from stagepost.ground.wire.tl import INT256_BYTES
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of a proof file, at most: a proof over a few dozen full key blocks."""
@@ -91,7 +92,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         Configuration.decode(checkpoint.configuration)
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise DecodeError("the file is not a valid checkpoint: it is not the JSON object of one") from error
-    if content != write_checkpoint(checkpoint):
+    if content != write_checkpoint(checkpoint) or len(checkpoint.root_hash) != INT256_BYTES:
         raise DecodeError("the file is not a valid checkpoint: its JSON is spelled otherwise")
     if not 0 <= checkpoint.seqno <= SEQNO_MAX:
         raise DecodeError(
