@@ -158,7 +158,7 @@ def _row(promise: str, text: str, line: Line | None) -> tuple[str, ...]:
 
 
 def _mutants(promise: str) -> str:
-    return _cell("; ".join(mutant.name for mutant in MUTANTS.get(promise, ())) or "none yet")
+    return _cell("; ".join(mutant.name for mutant in MUTANTS[promise]))
 
 
 def _cell(value: object) -> str:

@@ -26,6 +26,8 @@ GROUP = 512
 """As many as the node itself writes in one transaction."""
 LIVES_S = range(1_000, 1_790)
 POOLS = 2_000
+RECORDS_PER_POOL = 8
+"""At least, in a small store: keys take longer to make than messages."""
 """No pool has two messages that expire in the same second: honest ones do not."""
 BODY_BYTES = 90
 PEER = "192.0.2.1:3141"
@@ -54,7 +56,7 @@ def restarting(records: int, say: Callable[[str], None] = lambda text: None) -> 
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pools = [Forger() for _ in range(POOLS)]
+        pools = [Forger() for _ in range(min(POOLS, max(1, records // RECORDS_PER_POOL)))]
         (folder / "stagepost.toml").write_text(
             f"[node]\nmempool_messages = {max(records, 1)}\nmempool_bytes = {records * 4_000 + 1}\n"
         )
@@ -97,9 +99,9 @@ async def _fill(path: Path, pools: list[Forger], records: int, say: Callable[[st
     for first in range(1, records + 1, GROUP):
         group: list[MempoolEntry] = []
         for place in range(first, min(first + GROUP, records + 1)):
-            lives_s = LIVES_S[place // POOLS % len(LIVES_S)]
+            lives_s = LIVES_S[place // len(pools) % len(LIVES_S)]
             made = message(
-                pools[place % POOLS],
+                pools[place % len(pools)],
                 body=os.urandom(BODY_BYTES),
                 expires_cbor=uint(now_ms // 1_000 + lives_s),
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from rigs.promise_mutants import MUTANTS, WITHOUT_MUTANT, Mutant
+from rigs.promise_mutants import MUTANTS, Mutant
 from tests.soak.parts import PARTS
 from tests.soak.suite_runs import SUITE
 
@@ -69,12 +69,9 @@ def missing_tests(names: Iterable[str]) -> list[str]:
     return found
 
 
-def test_every_promise_has_a_mutant_or_is_known_to_have_none() -> None:
-    promises = set(promises_docs().statements())
-    assert set(MUTANTS).isdisjoint(WITHOUT_MUTANT)
-    assert set(MUTANTS) | WITHOUT_MUTANT == promises
+def test_every_promise_has_a_mutant() -> None:
+    assert set(MUTANTS) == set(promises_docs().statements())
     assert all(MUTANTS.values())
-    assert len(WITHOUT_MUTANT) <= 1, "a promise may only leave this set"
 
 
 def test_every_test_that_a_promise_or_a_mutant_names_is_there() -> None:
