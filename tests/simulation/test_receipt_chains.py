@@ -4,6 +4,7 @@ session switches, forwards, crashes and lost frames; and a validator whose chain
 from __future__ import annotations
 
 import asyncio
+import copy
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,9 @@ from stagepost.remp.queue.records import LinkAnswer, decode_payload
 from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
+from stagepost.validator.session_runner import SessionRunner
+from stagepost.validator.session_store import SessionsDisk
+from stagepost.validator.sessions import Validator
 from tests.simulation.test_remp_crashes import SUMS, crash_and_return, in_world, lane, undecided
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_runs import PrimesPlan, run_primes
@@ -105,3 +109,56 @@ def test_an_answer_that_names_no_receipt_is_found(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(AssertionError):
         in_world(challenged)
+
+
+# Older disks
+
+
+async def an_older_disk(world: PrimesWorld) -> None:
+    """Somebody puts an older copy of the sessions' store in its place, and tells nobody: its receipts are missing."""
+    victim, (node,) = world.validators[2], world.full_nodes
+    for house in world.validators:
+        house.switches.ignores = lambda block_id: True
+    older = copy.deepcopy(victim.sessions_disk.synced)
+    message_id = node.node.submit(CanonicalMessage(SUMS, primes_body(10), EXPIRES_AT_S).encode())
+    await world.until(lambda: len(lane(world, message_id, victim)) >= 1, "it has signed receipts", 10.0)
+    await asyncio.sleep(1.0)
+    victim.crash()
+    victim.sessions_disk = SessionsDisk(lambda: 0.001)
+    for name, rows in older.items():
+        victim.sessions_disk.synced[name].update(rows)
+    await asyncio.sleep(0.5)
+    victim.start()
+    frame = node.node._records[message_id].frame
+    assert frame is not None
+    # A full node sends the message again, before any member has said what this validator lost.
+    victim.running.queues.message_came(node.key_id, frame)
+    await asyncio.sleep(5.0)
+    for house in world.validators:
+        house.switches.ignores = lambda block_id: False
+    await world.until(lambda: node.count_of(message_id, "Finalized") == 1, "it is final", 60.0)
+    assert any(one.running.queues.receipts.signed for one in world.validators if one is not victim)
+    assert not any(one.blamed for one in world.validators)
+
+
+def test_a_validator_with_an_older_disk_signs_nothing_that_contradicts_what_it_lost() -> None:
+    in_world(an_older_disk)
+
+
+DEFECTS: dict[str, tuple[type, str, Any]] = {
+    "it signs although others know more of it": (Validator, "mute", lambda self: None),
+    "it signs before a quorum has answered": (
+        SessionRunner,
+        "_tell",
+        lambda self, tellings: self._tell_now(tellings),
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_validator_that_takes_its_older_disk_for_complete_is_found(
+    defect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*DEFECTS[defect])
+    with pytest.raises(AssertionError):
+        in_world(an_older_disk)

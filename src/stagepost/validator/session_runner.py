@@ -38,6 +38,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.pacer import pacer
+from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes, key_id
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 from stagepost.remp.message import BODY_ID, QUERY_ID, ExternalMessage, MessageBody, MessageQuery
@@ -120,7 +121,9 @@ class SessionRunner:
         self._clock = clock
         self._random = random
         self._parse = parse
-        self._tell = tell
+        self._tell_now = tell
+        self._held_tellings: list[Sequence[Telling]] | None = None
+        """Receipts to be, until a quorum has shown what this validator said here before; None when they leave at once."""
         self._on_event = on_event
         self._early = EarlyBodies()
         self._held_back = PostponedMessages(self._release)
@@ -167,6 +170,8 @@ class SessionRunner:
             unix_ms=lambda: int(self._clock.unix_s() * 1_000),
             pressure=pacer().pressure,
         )
+        if options.start_wait_s > 0 and options.answers is StartAnswers.QUORUM:
+            self._held_tellings = []
         self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
         self._perform(self._member.restore(content.frames, self._clock.mono_s()))
         for row in content.bodies:
@@ -437,6 +442,21 @@ class SessionRunner:
         else:
             self._do(tells)
 
+    def _tell(self, tellings: Sequence[Telling]) -> None:
+        """Hand over receipts to be signed. After a restart they wait for the answers of a quorum: these show whether our
+        disk is an older one, which lacks receipts that we signed, and then none is signed.
+        """
+        if self._held_tellings is None:
+            self._tell_now(tellings)
+        else:
+            self._held_tellings.append(tellings)
+
+    def _release_tellings(self) -> None:
+        if self._held_tellings is not None and self._member.is_started:
+            held, self._held_tellings = self._held_tellings, None
+            for tellings in held:
+                self._tell_now(tellings)
+
     def perform(self, effects: Sequence[QueueEffect]) -> None:
         """Perform the effects of a call to the queue by the collator, the chain or the switch."""
         self._do(effects)
@@ -505,6 +525,7 @@ class SessionRunner:
     def _wake(self) -> None:
         now = self._clock.mono_s()
         self._perform(self._member.tick(now))
+        self._release_tellings()
         self._do(self.queue.tick(self._clock.unix_s()))
         if now >= self._quorum_at:
             self._quorum_at = now + QUORUM_EVERY_S

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from stagepost.catchain.effects import RecoveryReport
 from stagepost.errors import DecodeError, ErrorCode, TlDecodeError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.statemachine.lifecycle import StartAnswers
@@ -142,6 +143,9 @@ class Validator:
         """
 
         def on_event(event: SessionEvent) -> None:
+            if isinstance(event, RecoveryReport):
+                # An older disk that nobody told us of: it lacks receipts as well as blocks.
+                self.mute()
             self._on_event(plan, event)
 
         if plan.masterchain_seqno > self.cache.window.current:
