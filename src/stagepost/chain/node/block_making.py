@@ -4,7 +4,7 @@ commits, plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stagepost.chain.agreement.effects import Propose
@@ -25,6 +25,14 @@ ROTATIONS_APART_MS = 5_000
 """Milliseconds, at most, from a key block that this validator proposes to the rotations before and after it; a quarter of a
 session's life, if that is less."""
 
+TRY_AGAIN_MS = 2_000
+"""Milliseconds from a block of this validator with a configuration that did not take effect to its next one; doubled with each."""
+
+TRY_AGAIN_MAX_MS = 10_000
+"""Milliseconds of that pause, at most, for each validator of the set: while too few of them approve a configuration, the others
+decline each block that carries it, and the block's slot is lost.
+"""
+
 
 class Collator(Protocol):
     """The source of messages for blocks."""
@@ -43,12 +51,44 @@ class Collator(Protocol):
         """Take the report on each message that the block maker read."""
 
 
+class _WantedConfigurations:
+    """Configurations that this validator proposes in turn, with pauses between its blocks that carry one: it does not know
+    how many others approve them.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: tuple[Configuration, ...] = ()
+        self._turn = 0
+        self._pause_ms = 0
+        self._tried_ms = 0
+
+    def replace(self, wanted: Sequence[Configuration]) -> None:
+        """Propose these from now on; others than before are proposed at once."""
+        if self._wanted != tuple(wanted):
+            self._wanted, self._turn, self._pause_ms = tuple(wanted), 0, 0
+
+    def due(self, base: Configuration, now_ms: int) -> Configuration | None:
+        """Return the one to propose now, of those that can follow `base`; None during a pause."""
+        # A clock that was put back ends the pause.
+        if 0 <= now_ms - self._tried_ms < self._pause_ms:
+            return None
+        turned = (*self._wanted[self._turn :], *self._wanted[: self._turn])
+        return next((one for one in turned if fault_in_change(base, one) is None), None)
+
+    def tried(self, configuration: Configuration, now_ms: int) -> None:
+        """Note that this validator has put the configuration into a block."""
+        self._turn = (self._wanted.index(configuration) + 1) % len(self._wanted)
+        longest_ms = TRY_AGAIN_MAX_MS * len(configuration.current.validators)
+        self._pause_ms = min(max(TRY_AGAIN_MS, 2 * self._pause_ms), longest_ms)
+        self._tried_ms = now_ms
+
+
 class BlockMaker:
     """`plans`: splits and merges that we propose until the masterchain takes them or they become impossible."""
 
     def __init__(self, ledger: EmbeddedLedger, collator: Collator | None) -> None:
         self.plans: list[Plan] = []
-        self._configuration: Configuration | None = None
+        self._wanted = _WantedConfigurations()
         self._key_block = 0
         self._ledger = ledger
         self._collator = collator
@@ -59,13 +99,17 @@ class BlockMaker:
         if not asked.is_wanted and not self.is_wanted(session, parent, now_ms):
             return None
         if session.shard == MASTER_SHARD:
-            return self._ledger.collate_master(
+            configuration = self._configuration_upon(parent, now_ms)
+            payload = self._ledger.collate_master(
                 session.session_id,
                 parent,
                 now_ms,
                 plans=self._plans_upon(parent),
-                configuration=self._configuration_upon(parent, now_ms),
+                configuration=configuration,
             )
+            if payload is not None and configuration is not None:
+                self._wanted.tried(configuration, now_ms)
+            return payload
         collator = self._collator
         messages = () if collator is None else collator.take(session)
         collated = self._ledger.collate(session.session_id, parent, messages, now_ms)
@@ -102,16 +146,16 @@ class BlockMaker:
         collator = self._collator
         return collator is not None and collator.has_expired(session, state.parent_ms, now_ms - PASSED_MS)
 
-    def propose_configuration(self, configuration: Configuration | None) -> None:
-        """Propose `configuration` until the masterchain changes to it, or to another one; None proposes none."""
-        self._configuration = configuration
+    def propose_configurations(self, configurations: Sequence[Configuration]) -> None:
+        """Propose these in turn until the masterchain changes to one of them, or to another one."""
+        self._wanted.replace(configurations)
         self._key_block = self._ledger.master.last_key_block_seqno
 
     def forget_plans(self) -> None:
         """Forget the plans and the configuration that the masterchain has taken, or can never take."""
         master = self._ledger.master
         if master.last_key_block_seqno != self._key_block:
-            self._configuration = None
+            self._wanted.replace(())
         self.plans[:] = [plan for plan in self.plans if not isinstance(planned(master, [plan]), str)]
 
     def _plans_upon(self, parent: bytes) -> list[Plan]:
@@ -125,13 +169,14 @@ class BlockMaker:
         return chosen
 
     def _configuration_upon(self, parent: bytes, now_ms: int) -> Configuration | None:
-        """Return the configuration to propose upon `parent`; None where another rotation is near. A key block rotates, too, and
+        """Return the configuration to propose upon `parent`; None in a pause, or where another rotation is near. A key block rotates, too, and
         queues close a message after two rotations. A session whose time is over ends with the key block.
         """
-        state, wanted = self._ledger.following.master_after(parent), self._configuration
-        if wanted is None or state is None or state.last_key_block_seqno != self._key_block:
+        state = self._ledger.following.master_after(parent)
+        if state is None or state.last_key_block_seqno != self._key_block:
             return None
-        if fault_in_change(state.configuration, wanted) is not None:
+        wanted = self._wanted.due(state.configuration, now_ms)
+        if wanted is None:
             return None
         apart_ms = min(ROTATIONS_APART_MS, state.configuration.master_lifetime_ms // 4)
         coming = (

@@ -227,13 +227,13 @@ class ChainValidator:
         self.want_only([configuration])
 
     def want_only(self, configurations: Sequence[Configuration]) -> None:
-        """Accept these configurations and no others when another validator proposes one; propose the first ourselves.
+        """Accept these configurations and no others when another validator proposes one; propose them in turn ourselves.
         `ConfigError` for one that no chain of this release can have.
         """
         for fault in filter(None, map(fault_in, configurations)):
             raise ConfigError(f"the configuration cannot be used: {fault}")
         self.ledger.wanted = {one.hash for one in configurations}
-        self.making.propose_configuration(configurations[0] if configurations else None)
+        self.making.propose_configurations(configurations)
 
     # Sessions
 

@@ -16,13 +16,20 @@ from stagepost.chain.agreement.effects import CheckCandidate, Propose
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.master_block import decode_master_block
-from stagepost.chain.node.block_making import IDLE_PAUSE_MS, PASSED_MS, ROTATIONS_APART_MS, BlockMaker
+from stagepost.chain.node.block_making import (
+    IDLE_PAUSE_MS,
+    PASSED_MS,
+    ROTATIONS_APART_MS,
+    TRY_AGAIN_MAX_MS,
+    TRY_AGAIN_MS,
+    BlockMaker,
+)
 from stagepost.chain.node.candidate_judging import CandidateJudge, Seat
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
 from stagepost.remp.ledger import CollatedBlock, LedgerSession, ParsedMessage
 from stagepost.remp.message import ExternalMessage
 from stagepost.validator.queue_bridge import EXPIRIES_MAX, EXPIRING_MAX, KnownExpiries
-from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain
+from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configuration, a_genesis
 
 
 class IdleCollator:
@@ -83,12 +90,12 @@ def test_a_configuration_that_the_chain_cannot_change_to_is_not_proposed() -> No
     asked, now_ms = Propose(1, parent, is_wanted=True), (session.from_ms + session.ends_ms) // 2
     shorter = msgspec.structs.replace(present, expiry_ahead_max_ms=present.expiry_ahead_max_ms - 1)
 
-    maker.propose_configuration(shorter)
+    maker.propose_configurations([shorter])
     assert not maker.is_wanted(session, parent, now_ms)
     payload = maker.payload(session, asked, now_ms)
     assert payload is not None
     assert decode_master_block(payload).configuration == b""
-    maker.propose_configuration(msgspec.structs.replace(present, skew_ms=1))
+    maker.propose_configurations([msgspec.structs.replace(present, skew_ms=1)])
     assert maker.is_wanted(session, parent, now_ms)
 
 
@@ -129,7 +136,7 @@ def test_a_key_block_keeps_apart_from_the_rotations_around_it() -> None:
         return maker.is_wanted(session, session.session_id, now_ms)
 
     assert not is_wanted(ends_ms - 1), "nothing else wants a block"
-    maker.propose_configuration(msgspec.structs.replace(base, shard_validators=3))
+    maker.propose_configurations([msgspec.structs.replace(base, shard_validators=3)])
     moments = (
         begins_ms + apart_ms - 1,
         begins_ms + apart_ms,
@@ -140,8 +147,46 @@ def test_a_key_block_keeps_apart_from_the_rotations_around_it() -> None:
     assert [is_wanted(one) for one in moments] == [False, True, True, False, True]
     at_ms = (begins_ms + ends_ms) // 2
     following = msgspec.structs.replace(base.current, from_ms=at_ms)
-    maker.propose_configuration(msgspec.structs.replace(base, next=following))
+    maker.propose_configurations([msgspec.structs.replace(base, next=following)])
     assert [is_wanted(one) for one in (at_ms - apart_ms, at_ms - apart_ms + 1, at_ms)] == [True, False, True]
+
+
+def test_a_configuration_that_too_few_approve_costs_few_slots_and_lets_others_have_their_turn() -> None:
+    """A leader does not know how many approve. Each of its blocks with a configuration that others decline is a lost slot."""
+    configuration = msgspec.structs.replace(
+        a_configuration(), master_lifetime_ms=3_600_000, shard_lifetime_ms=3_600_000
+    )
+    chain = DecidedChain(a_genesis(configuration))
+    session, maker = chain.ledger.master_session(), BlockMaker(chain.ledger, None)
+    base, now_ms = chain.ledger.master.configuration, (session.from_ms + session.ends_ms) // 2
+    wanted = [msgspec.structs.replace(base, skew_ms=one) for one in (1, 2)]
+    longest_ms = TRY_AGAIN_MAX_MS * len(base.current.validators)
+
+    def tried() -> bytes:
+        asked = Propose(1, chain.ledger.following.master_hash, is_wanted=True)
+        payload = maker.payload(session, asked, now_ms)
+        assert payload is not None
+        return decode_master_block(payload).configuration
+
+    maker.propose_configurations(wanted)
+    pause_ms = TRY_AGAIN_MS
+    for number in range(9):
+        assert maker.is_wanted(session, session.session_id, now_ms)
+        assert tried() == wanted[number % 2].encode()
+        maker.propose_configurations(list(wanted))
+        now_ms += pause_ms - 1
+        assert not maker.is_wanted(session, session.session_id, now_ms)
+        assert tried() == b""
+        now_ms += 1
+        pause_ms = min(2 * pause_ms, longest_ms)
+    assert pause_ms == longest_ms
+    assert tried() != b""
+    now_ms -= 1
+    assert tried() != b"", "a clock that was put back ends the pause"
+    maker.propose_configurations(wanted[1:])
+    assert tried() == wanted[1].encode(), "another wish is tried at once"
+    maker.propose_configurations([])
+    assert not maker.is_wanted(session, session.session_id, now_ms + longest_ms)
 
 
 def test_of_expiries_so_many_are_known_and_none_that_no_block_takes_yet() -> None:
