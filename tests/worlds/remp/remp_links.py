@@ -139,14 +139,22 @@ class SimulatedMembers:
             node.start()
         return self.nodes
 
-    async def node(self, number: int, session_id: bytes = SESSION, host: str | None = None) -> MemberNode:
+    async def node(
+        self,
+        number: int,
+        session_id: bytes = SESSION,
+        host: str | None = None,
+        order: Sequence[int] | None = None,
+    ) -> MemberNode:
+        """`order`: numbers of the members in the order in which this one has them."""
         host = host or host_of(number)
+        order = order or range(len(self.members))
+        members = [self.members[one] for one in order]
         end = an_end(number, self.network.process(host))
         listener = LinkListener(end)
         await listener.start(TcpAddress(host, PORT))
-        return MemberNode(
-            end, listener, OverlayLinks(end, listener, session_id, number, self.members), Heard()
-        )
+        overlay = OverlayLinks(end, listener, session_id, order.index(number), members)
+        return MemberNode(end, listener, overlay, Heard())
 
     async def stop(self) -> None:
         for node in self.nodes:

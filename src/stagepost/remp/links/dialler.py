@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,10 +33,24 @@ class DialledPeer(BackOff):
     is_wanted: bool = True
 
 
-class LinkDialler(Generic[L]):
-    """`keeper` makes and runs the links, as it does for those that come in."""
+WRONG_DIRECTION = "WrongDirection"
+"""Rule of a refusal: of these two members it is the other one that dials."""
 
-    def __init__(self, end: OurEnd, kind: LinkKind, session_id: bytes, keeper: LinkKeeper[L]) -> None:
+
+class LinkDialler(Generic[L]):
+    """`keeper` makes and runs the links, as it does for those that come in. `is_contrary` is called with the key of a peer
+    that has another view of who dials: it refused to be dialled for that, or let in a knock.
+    """
+
+    def __init__(
+        self,
+        end: OurEnd,
+        kind: LinkKind,
+        session_id: bytes,
+        keeper: LinkKeeper[L],
+        is_contrary: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._is_contrary = is_contrary
         self._end = end
         self._kind = kind
         self._session_id = session_id
@@ -115,15 +130,25 @@ class LinkDialler(Generic[L]):
 
     async def _knock(self, public_key: bytes, address: Address) -> None:
         bearer = await self._end.network.connect(address)
+        is_let_in = False
         try:
             with suppress(HandshakeRefused):  # told to wait, as it should be
                 await initiate_link(bearer, self._end, self._kind, self._session_id, public_key)
+                is_let_in = True
         finally:
             bearer.close()
             await bearer.wait_closed()
+        if is_let_in:
+            self._report_contrary(public_key)
+
+    def _report_contrary(self, public_key: bytes) -> None:
+        """Report once this connection is gone: the answer may be to dial this peer, or to do so no more."""
+        if self._is_contrary is not None:
+            asyncio.get_running_loop().call_soon(self._is_contrary, public_key)
 
     async def _converse(self, peer: DialledPeer) -> str | None:
         bearer = await self._end.network.connect(peer.address)
+        refusal = ""
         try:
             try:
                 terms = await initiate_link(bearer, self._end, self._kind, self._session_id, peer.public_key)
@@ -131,6 +156,7 @@ class LinkDialler(Generic[L]):
                 # No misdeed of the peer's: it may not have begun this session yet.
                 said = {"peer": bearer.peer, "code": refused.code, "reason": refused.text}
                 log.info("link refused by the peer", extra=said)
+                refusal = refused.reason or ""
                 return None
             except StagepostError as error:
                 # Until the proof nothing shows that it was this peer that broke a rule, and not somebody on the way.
@@ -144,3 +170,5 @@ class LinkDialler(Generic[L]):
         finally:
             bearer.close()
             await bearer.wait_closed()
+            if refusal == WRONG_DIRECTION:
+                self._report_contrary(peer.public_key)

@@ -10,11 +10,16 @@ There is one link for each pair, over which both push objects and ask queries: t
 dials. A member that dials again while its old link still stands has lost that link, and the new one takes its
 place. A member that comes back and is not dialled soon knocks at those that should dial it: they may have
 given it up for a while, or not have noticed that it was gone.
+
+Operators add members to their network files each on their own, so two members may have them in another order. Then both
+dial, and each refuses the other, or both knock, and each lets the other in. By that they notice, and the one with the
+lower key dials.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -35,12 +40,14 @@ from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.network import Address
 from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES
 from stagepost.remp.links.authentication import LinkTerms
-from stagepost.remp.links.dialler import LinkDialler
+from stagepost.remp.links.dialler import WRONG_DIRECTION, LinkDialler
 from stagepost.remp.links.link import Link, LinkCounts, end_links, kept_out, run_link
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import Answered, OverlayEvents
 from stagepost.remp.links.versions import LinkKind
+
+log = logging.getLogger(__name__)
 
 
 class OverlayLink(Link):
@@ -135,6 +142,9 @@ def check_object(data: bytes) -> None:
 KNOCK_AFTER_S = 2.0
 """Seconds after which a running member that has not missed us has dialled."""
 
+KNOCK_EVERY_S = 60.0
+"""Seconds from one knock at members that have not dialled to the next."""
+
 
 class LinkMember(NamedTuple):
     """`address` may be None for members that dial us."""
@@ -160,11 +170,13 @@ class OverlayLinks:
         self._own_index = own_index
         self._members = tuple(members)
         self._index_of = {member.public_key: index for index, member in enumerate(members)}
+        self._contrary: set[bytes] = set()
+        """Keys of the members that have this member and themselves in another order."""
         self._links: dict[int, OverlayLink] = {}
         self._penalties: Penalties[bytes] = Penalties()
         self._events: OverlayEvents | None = None
         self._knocking: asyncio.TimerHandle | None = None
-        self._dialler = LinkDialler(end, LinkKind.CATCHAIN, session_id, self)
+        self._dialler = LinkDialler(end, LinkKind.CATCHAIN, session_id, self, self._settle_order)
 
     def start(self, events: OverlayEvents) -> None:
         self._listener.register(LinkKind.CATCHAIN, self.session_id, self)
@@ -238,7 +250,7 @@ class OverlayLinks:
 
     def proved(self, public_key: bytes) -> None:
         index = self._index_of[public_key]
-        if index < self._own_index:
+        if not self._dials(index):
             return
         link = self._links.get(index)
         # It knocks because it has no link. One that has only just come up crossed the knock on its way.
@@ -249,7 +261,7 @@ class OverlayLinks:
             f"member {index} dialled member {self._own_index}; of two members the one with the lower index dials",
             code=ErrorCode.NOT_READY,
             advice="wait to be dialled",
-            reason="WrongDirection",
+            reason=WRONG_DIRECTION,
         )
 
     def open(self, bearer: Bearer, terms: LinkTerms, *, dialled: bool) -> OverlayLink:
@@ -274,9 +286,32 @@ class OverlayLinks:
             if not link.dialled and link.violation is not None:
                 self._penalties.penalise(link.public_key, self._end.clock.mono_s())
 
+    def _dials(self, index: int) -> bool:
+        """Return whether this member is the one that dials the member with this index."""
+        public_key = self._members[index].public_key
+        if public_key in self._contrary:
+            return self._end.public_key < public_key
+        return index > self._own_index
+
+    def _settle_order(self, public_key: bytes) -> None:
+        """Let the lower key dial from now on: the member has this one and itself in another order."""
+        index = self._index_of[public_key]
+        address = self._members[index].address
+        if self._events is None or address is None:
+            return
+        if public_key not in self._contrary:
+            self._contrary.add(public_key)
+            log.warning("member has another order of members", extra={"peer": str(address)})
+        if self._dials(index):
+            self._dialler.want(public_key, address)
+        else:
+            self._dialler.drop(public_key)
+
     def _knock(self) -> None:
-        for index, member in enumerate(self._members[: self._own_index]):
-            if index not in self._links and member.address is not None:
+        self._knocking = asyncio.get_running_loop().call_later(KNOCK_EVERY_S, self._knock)
+        for index, member in enumerate(self._members):
+            is_knocked_at = index not in self._links and index != self._own_index and not self._dials(index)
+            if is_knocked_at and member.address is not None:
                 self._dialler.knock(member.public_key, member.address)
 
     def _tell_linked(self, peer: int) -> None:

@@ -20,7 +20,7 @@ from stagepost.ground.wire.mux_queues import EGRESS_BYTES_MAX
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.links.listener import SESSIONS_MAX, LinkListener
 from stagepost.remp.links.opening import initiate_link
-from stagepost.remp.links.overlay_links import KNOCK_AFTER_S, LinkMember, OverlayLinks
+from stagepost.remp.links.overlay_links import KNOCK_AFTER_S, KNOCK_EVERY_S, LinkMember, OverlayLinks
 from stagepost.remp.links.versions import LinkKind
 from stagepost.simulation.link import LinkSettings
 from stagepost.simulation.network import ProcessNetwork
@@ -91,6 +91,46 @@ def test_the_same_links_run_on_sockets_of_this_machine(kind: str, tmp_path: Path
         for number in range(3)
     ]
     asyncio.run(on_sockets(SocketNetwork(), addresses, scenario))
+
+
+@pytest.mark.parametrize("contrary", [2, 3])
+def test_members_that_have_each_other_in_another_order_are_linked_once_and_again_after_breaks(
+    contrary: int,
+) -> None:
+    """Two proposals were made at once, and operators added their members one after the other, each in an order of its own. Then
+    both new members would dial, or neither."""
+
+    async def main() -> None:
+        world = SimulatedMembers(4)
+        # Both have itself first, or both have the other one first.
+        orders = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+        orders[contrary] = [0, 1, 3, 2]
+        nodes = [await world.node(number, order=order) for number, order in enumerate(orders)]
+        for node in nodes:
+            node.start()
+
+        def are_linked() -> bool:
+            return all(len(node.overlay.linked) == 3 for node in nodes)
+
+        await until(are_linked, within_s=KNOCK_AFTER_S + 3.0)
+        await asyncio.sleep(3 * KNOCK_EVERY_S)
+        told = [len(node.heard.links) for node in nodes]
+        await asyncio.sleep(3 * KNOCK_EVERY_S)
+        assert [len(node.heard.links) for node in nodes] == told, "links that stand are left alone"
+        for side in (2, 3):
+            world.network.partition(host_of(2), host_of(3))
+            await until(lambda: not are_linked(), within_s=300.0)
+            world.network.heal(host_of(2), host_of(3))
+            await until(are_linked, within_s=2 * KNOCK_EVERY_S)
+            await nodes[side].stop()
+            await asyncio.sleep(1.0)
+            nodes[side] = await world.node(side, order=orders[side])
+            nodes[side].start()
+            await until(are_linked, within_s=2 * KNOCK_EVERY_S)
+        for node in nodes:
+            await node.stop()
+
+    in_virtual_time(main())
 
 
 def test_a_member_that_comes_back_before_its_old_link_is_missed_replaces_it() -> None:
