@@ -55,11 +55,16 @@ class ApprovedProposals:
         self.network = network
         self._read: dict[tuple[str, int], ChangeProposal | None] = {}
         self._told: set[tuple[str, str]] = set()
+        self._looked: tuple[Configuration, RempNetwork, list[ChangeProposal]] | None = None
+        self._wanted: list[Configuration] = []
 
     def wanted(self, base: Configuration) -> list[Configuration]:
         """Return the configurations that the operator approved and that can follow `base`, in order of their hashes."""
+        proposals = self._proposals()
+        if self._looked == (base, self.network, proposals):
+            return self._wanted  # nothing has changed: signatures are checked once
         found = []
-        for proposal in self._proposals():
+        for proposal in proposals:
             if proposal.base != base.hash.hex():
                 continue  # it took effect, or another one did
             faults = faults_in_proposal(proposal, self.network, base) or faults_in_reach(
@@ -71,7 +76,9 @@ class ApprovedProposals:
                 )
                 continue
             found.append(proposal.proposed)
-        return sorted(found, key=lambda one: one.hash)
+        self._looked = base, self.network, proposals
+        self._wanted = sorted(found, key=lambda one: one.hash)
+        return self._wanted
 
     def _proposals(self) -> list[ChangeProposal]:
         read: dict[tuple[str, int], ChangeProposal | None] = {}

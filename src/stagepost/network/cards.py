@@ -58,11 +58,10 @@ def make_card(seed: bytes, name: str, host: str, port: int, *, is_validator: boo
         port=port,
         is_validator=is_validator,
     )
-    signed = msgspec.structs.replace(card, signature=ed25519.sign(seed, card.signed_bytes).hex())
-    faults = faults_in_card(signed)
+    faults = faults_in_member(card.member)
     if faults:
         raise ConfigFaults({"the member card": faults})
-    return signed
+    return msgspec.structs.replace(card, signature=ed25519.sign(seed, card.signed_bytes).hex())
 
 
 def faults_in_card(card: MemberCard) -> list[FileFault]:

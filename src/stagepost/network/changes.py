@@ -5,12 +5,12 @@ A proposal names the network and the configuration upon which it stands, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
 
-from stagepost.chain.agreement.votes import quorum
+from stagepost.chain.agreement.votes import VALIDATORS_MAX, quorum
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet, fault_in_change
 from stagepost.errors import ConfigError, ConfigFaults, DecodeError, FileFault
 from stagepost.full_node.network import NetworkMember, RempNetwork, faults_among
@@ -22,6 +22,8 @@ from stagepost.network.founding import SET_LIFETIME_MS, set_of, shard_session_si
 PROPOSAL_VERSION = 1
 PROPOSAL_BYTES_MAX = 1024 * 1024
 APPROVAL_BYTES_MAX = 4_096
+ADDED_MAX = VALIDATORS_MAX
+"""New members, at most, that one proposal brings: operators look at each, and validators check the signature of each card."""
 
 _PROPOSAL_DOMAIN = b"stagepost network proposal\x00"
 _APPROVAL_DOMAIN = b"stagepost network approval\x00"
@@ -81,20 +83,19 @@ class ChangeApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: bytes) -> ChangeProposal:
     """Return the signed proposal of a change upon `base`; `ConfigFaults` with everything that stands against it."""
     proposer = member_with(network, ed25519.public_key(seed))
-    by_name = {member.name: member for member in (*network.members, *(card.member for card in change.add))}
+    expected = keys_of(expected_set(base))
+    serving = [one for one in network.members if one.key in expected]
     faults = [
         FileFault(
-            "remove", f"{name} is not a member of this network; members are {', '.join(sorted(by_name))}"
+            "next set", f"{key.hex()} is not in the network file: run `stagepost network set members` first"
         )
-        for name in change.remove
-        if name not in by_name
+        for key in sorted(expected - set(network.public_keys))
     ]
+    faults += [*_faults_in_removals(change.remove, network, serving), *_faults_in_additions(change, serving)]
     if faults:
         raise ConfigFaults({"the proposal": faults})
-    gone = {by_name[name].key for name in change.remove}
-    present = {one.public_key for one in base.current.validators} - gone
-    staying = [member for member in by_name.values() if member.key in present]
-    added = [card.member for card in change.add if card.is_validator and card.key not in gone | present]
+    staying = [member for member in serving if member.name not in change.remove]
+    added = [card.member for card in change.add if card.is_validator]
     configuration = _changed(base, [*staying, *added], change)
     proposal = ChangeProposal(
         network=network.chain.hash.hex(),
@@ -110,6 +111,42 @@ def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: 
     return signed
 
 
+def expected_set(base: Configuration) -> ValidatorSet:
+    """Return the set that serves next under `base`, or that goes on serving if none follows: a proposal changes this one."""
+    return base.next or base.current
+
+
+def keys_of(validators: ValidatorSet) -> set[bytes]:
+    return {one.public_key for one in validators.validators}
+
+
+def _faults_in_removals(
+    names: Sequence[str], network: RempNetwork, serving: Sequence[NetworkMember]
+) -> Iterator[FileFault]:
+    known, in_set = {one.name for one in network.members}, {one.name for one in serving}
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            yield FileFault("remove", f"{name} leaves more than once")
+        if name not in known:
+            text = f"{name!r} is not a member of this network; members are {', '.join(sorted(known))}"
+            yield FileFault("remove", text)
+        elif name not in in_set:
+            yield FileFault(
+                "remove", f"{name} is not in the validator set, which has {', '.join(sorted(in_set))}"
+            )
+
+
+def _faults_in_additions(change: SetChange, serving: Sequence[NetworkMember]) -> Iterator[FileFault]:
+    names, in_set = [card.name for card in change.add], {one.key for one in serving}
+    for place, card in enumerate(change.add):
+        if names.index(card.name) < place:
+            yield FileFault("add", f"{card.name} joins more than once")
+        elif card.key in in_set:
+            yield FileFault(
+                "add", f"{card.name} is in the validator set already: a card for it needs another key"
+            )
+
+
 def _amid(from_ms: int, lifetime_ms: int) -> int:
     """Return the first moment from `from_ms` on that is amid two ends of master sessions, which are multiples of their life: the
     set changes the sessions, too, and messages in flight live through one change more easily than through two.
@@ -118,13 +155,15 @@ def _amid(from_ms: int, lifetime_ms: int) -> int:
 
 
 def _changed(base: Configuration, members: list[NetworkMember], change: SetChange) -> Configuration:
-    keys = {one.public_key for one in base.current.validators}
-    is_same_set = keys == {member.key for member in members}
+    keys, wanted = keys_of(expected_set(base)), {member.key for member in members}
     lifetime = change.session_lifetime_ms
     from_ms = _amid(change.from_ms, base.master_lifetime_ms)
-    following = (
-        base.next if is_same_set else ValidatorSet(from_ms, from_ms + SET_LIFETIME_MS, set_of(members))
-    )
+    if wanted == keys:
+        following = base.next
+    elif wanted == keys_of(base.current):
+        following = None  # the set that was to follow does not come
+    else:
+        following = ValidatorSet(from_ms, from_ms + SET_LIFETIME_MS, set_of(members))
     size = change.shard_validators
     if size is None:
         derived = base.shard_validators == shard_session_size(len(keys))
@@ -201,6 +240,10 @@ def faults_in_proposer(proposal: ChangeProposal, network: RempNetwork) -> list[F
 
 def faults_in_cards(proposal: ChangeProposal) -> list[FileFault]:
     """Return everything that is wrong in the cards of a proposal's new members."""
+    if len(proposal.added) > ADDED_MAX:
+        return [
+            FileFault("added", f"{len(proposal.added)} new members; a proposal brings at most {ADDED_MAX}")
+        ]
     return [
         FileFault(f"added {card.name}: {fault.where}", fault.text)
         for card in proposal.added

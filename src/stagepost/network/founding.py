@@ -63,7 +63,9 @@ def found_network(cards: Mapping[str, MemberCard], terms: FoundingTerms) -> Remp
         faults.append(FileFault("members", "none is a full node, so nobody could hand in a message"))
     if not 0 <= terms.network_magic <= MAGIC_MAX:
         faults.append(FileFault("network_magic", f"{terms.network_magic} is not 0 to {MAGIC_MAX}"))
-    if not 1 <= len(terms.name.encode()) <= NAME_BYTES_MAX:
+    if not terms.name.isprintable():
+        faults.append(FileFault("name", f"{terms.name!r} has characters that cannot be printed"))
+    elif not 1 <= len(terms.name.encode()) <= NAME_BYTES_MAX:
         faults.append(FileFault("name", f"has {len(terms.name.encode())} bytes, not 1 to {NAME_BYTES_MAX}"))
     configuration = _first_configuration(validators, terms)
     fault = fault_in(configuration) if validators else None

@@ -12,6 +12,8 @@ from stagepost.full_node.process import (
     require_free_ports,
     run_until_signal,
 )
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.files.data_folder import require_owner
 from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.telemetry.logs import configure_logs
@@ -38,6 +40,7 @@ def run_validator(
     `metrics_at`: address at which /metrics alone is served as well."""
     configure_logs(log_level, "auto")
     described, seed = load_member(network, genesis, key, is_validator=True)
+    require_owner(data, ed25519.public_key(seed))
     require_free_ports(metrics_port, metrics_at)
 
     async def start() -> ClosableNode:

@@ -38,7 +38,7 @@ from stagepost.errors import StorageError
 from stagepost.full_node.network import MEMBERS_EVERY_S, NetworkMember, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.running import CHAIN_FOLDER, our_end
-from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.files.data_folder import make_private, own_folder
 from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import key_id
@@ -99,6 +99,7 @@ class RunningValidator:
         self.blamed: Counter[str] = Counter()
         self.halted: str | None = None
         make_private(data, "data folder", advice="choose another folder with --data")
+        own_folder(data, end.public_key)
         genesis = network.chain
         self._full_nodes = {key_id(member.key): member.key for member in network.full_nodes}
         self.links = ListeningValidatorLinks(end, listener, lambda key: key_id(key) in self._full_nodes)

@@ -4,6 +4,7 @@ nothing is made.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -15,10 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from stagepost.chain.node.store import open_chain_store
 from stagepost.cli.main import run
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
-from stagepost.network.cards import make_card
+from stagepost.full_node.network import load_network
+from stagepost.ground.files.data_folder import own_folder
+from stagepost.network.cards import load_card, make_card
 from stagepost.network.founding import FoundingTerms, found_network
 
 NOW_MS = 1_790_000_000_000
@@ -329,3 +333,114 @@ def test_no_command_makes_anything_of_input_that_is_wrong(
     said = refused(folder, capfd, *words)
     assert what in said
     assert not (folder / "new").exists()
+
+
+CHANGE = ("--network", "net.json", "--data", "v1/data", "--key", "v1/member.skey")
+PROPOSE = ("network", "set", "propose", *CHANGE, "--out")
+APPROVE = ("network", "set", "approve", "p.json", *CHANGE)
+
+
+@pytest.fixture
+def proposed(folder: Path) -> Path:
+    """Folder with the data of a validator whose chain has begun, and with a proposal in p.json."""
+
+    async def begin() -> None:
+        store = open_chain_store(folder / "v1/data/chain", load_network(folder / "net.json").chain)
+        store.begin()
+        await asyncio.sleep(0)
+        await store.close()
+
+    (folder / "v1/data").mkdir(mode=0o700)
+    asyncio.run(begin())
+    own_folder(folder / "v1/data", load_card(folder / "v1/member.json").key)
+    assert run([*PROPOSE, "p.json", "--remove", "v4"]) == 0
+    return folder
+
+
+def out_is(name: str) -> Change:
+    return lambda folder: (folder / "linked").symlink_to(folder / name)
+
+
+OUTPUTS: dict[str, tuple[Change, tuple[str, ...], str]] = {
+    "a proposal over a key": (nothing, (*PROPOSE, "v2/member.skey", "--remove", "v3"), "v2/member.skey exists"),
+    "a proposal over the network file": (nothing, (*PROPOSE, "net.json", "--remove", "v3"), "net.json exists"),
+    "a proposal over another one": (nothing, (*PROPOSE, "p.json", "--remove", "v3"), "p.json exists"),
+    "a proposal through a link": (
+        out_is("v2/member.skey"),
+        (*PROPOSE, "linked", "--remove", "v3"),
+        "linked exists",
+    ),
+    "a proposal through a link to nothing": (
+        out_is("none"),
+        (*PROPOSE, "linked", "--remove", "v3"),
+        "linked exists",
+    ),
+    "a network through a link to nothing": (out_is("none"), (*INIT, "linked"), "a network is founded once"),
+    "an approval over its proposal": (nothing, (*APPROVE, "--out", "p.json"), "p.json exists"),
+    "an approval over a key": (nothing, (*APPROVE, "--out", "v2/member.skey"), "v2/member.skey exists"),
+    "an approval in the folder of another member": (
+        nothing,
+        (*APPROVE[:-1], "v2/member.skey"),
+        "data folder v1/data is that of the member with key",
+    ),
+    "a validator in the folder of another member": (
+        nothing,
+        (*VALIDATOR[:5], "v2/member.skey", "--data", "v1/data"),
+        "data folder v1/data is that of the member with key",
+    ),
+    "a replacement without a card": (nothing, (*PROPOSE, "o.json", "--replace", "v2\x1b="), "'v2\\x1b' is not NAME"),
+    "a replacement by itself": (
+        nothing,
+        (*PROPOSE, "o.json", "--replace", "v2=v2/member.json"),
+        "v2 is in the validator set already",
+    ),
+    "two replacements of one": (
+        nothing,
+        (*PROPOSE, "o.json", *("--replace", "v2=stranger/member.json") * 2),
+        "v2 leaves more than once",
+    ),
+    "a name of bytes that are no text": (
+        nothing,
+        (*INIT[:6], "a\udcff", "--out", "o.json"),
+        "'a\\udcff' has characters that cannot be printed",
+    ),
+    "a member with such a name": (
+        nothing,
+        ("network", "join", "new", "--name", "a\udcff", *JOIN[5:], "h:1"),
+        "'a\\udcff' is not 1 to 40",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_no_command_writes_over_a_file_or_takes_a_wish_that_is_wrong(
+    proposed: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    change, words, what = OUTPUTS[name]
+    change(proposed)
+    capfd.readouterr()
+    said = refused(proposed, capfd, *words)
+    assert what in said
+    assert not (proposed / "v1/data/approved").exists()
+    assert not (proposed / "none").exists()
+
+
+def test_an_approval_may_be_written_again_and_says_if_it_does_not_count(
+    proposed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert run([*APPROVE, "--out", "a.json"]) == 0
+    assert "does not count" not in capfd.readouterr().out
+    (proposed / "v1/data/owner.json").unlink()
+    edit(
+        proposed / "net.json",
+        lambda one: {
+            **one,
+            "members": [
+                *one["members"],
+                msgspec.to_builtins(load_card(proposed / "stranger/member.json").member),
+            ],
+        },
+    )
+    assert run([*APPROVE[:-1], "stranger/member.skey"]) == 0
+    assert "stranger is not in the set in force: this approval does not count" in capfd.readouterr().out

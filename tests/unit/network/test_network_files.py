@@ -22,6 +22,7 @@ from stagepost.network.approvals import (
 )
 from stagepost.network.cards import MemberCard, faults_in_card, load_card, make_card
 from stagepost.network.changes import (
+    ADDED_MAX,
     ChangeApproval,
     ChangeProposal,
     SetChange,
@@ -33,6 +34,7 @@ from stagepost.network.changes import (
     faults_in_reach,
     has_taken_effect,
     joined,
+    keys_of,
     propose,
     settings_changed,
 )
@@ -126,6 +128,15 @@ def test_the_same_cards_give_the_same_network_in_any_order(tmp_path: Path) -> No
     assert [one.name for one in network.members] == ["v1", "v2", "v3", "v4", "full"]
 
 
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "a\u202eb", "a\nb", "a\udcff"])
+def test_a_network_or_member_with_a_name_that_cannot_be_printed_is_refused(name: str) -> None:
+    terms = FoundingTerms(name=name, network_magic=7, begins_ms=NOW_MS)
+    with pytest.raises(ConfigFaults, match="cannot be printed"):
+        found_network(cards(4), terms)
+    with pytest.raises(ConfigFaults, match="inner hyphens"):
+        make_card(seed_of("x"), name, "h", 1, is_validator=True)
+
+
 def test_founding_names_every_fault_at_once() -> None:
     some = {
         "a": card("v1", 4_001),
@@ -195,6 +206,86 @@ def test_the_next_set_begins_amid_a_session() -> None:
         assert following is not None
         assert wish_ms <= following.from_ms < wish_ms + base.master_lifetime_ms
         assert following.from_ms % base.master_lifetime_ms == base.master_lifetime_ms // 2
+
+
+def test_a_proposal_changes_the_set_that_follows_and_loses_nobody_who_was_to_join() -> None:
+    """The set of an earlier proposal may still be to come when the next one is made."""
+    network = founded()
+    first = added(network, "v5")
+    pending, known = first.proposed, joined(network, first.added)
+    assert pending.next is not None
+
+    def proposed(**change: object) -> Configuration:
+        wish = SetChange(from_ms=LATER_MS, **change)  # type: ignore[arg-type]  # fields of the wish
+        return propose(known, pending, wish, seed_of("v1")).proposed
+
+    def keys_in(configuration: Configuration) -> set[bytes]:
+        assert configuration.next is not None
+        return keys_of(configuration.next)
+
+    founders = {card(f"v{number}", 1).key for number in range(1, 5)}
+    five, six = card("v5", 6_000).key, card("v6", 6_001)
+    assert keys_in(proposed(add=(six,))) == founders | {five, six.key}
+    assert keys_in(proposed(remove=("v4",))) == founders - {card("v4", 1).key} | {five}
+    assert proposed(session_lifetime_ms=9_000).next == pending.next
+    assert proposed(remove=("v5",)).next is None, "the set that was to follow does not come"
+    with pytest.raises(ConfigFaults, match=f"{five.hex()} is not in the network file"):
+        propose(network, pending, SetChange(from_ms=LATER_MS, add=(six,)), seed_of("v1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"remove": ("full",)}, "full is not in the validator set, which has v1, v2, v3, v4"),
+        ({"remove": ("v1\x1b",)}, r"'v1.x1b' is not a member"),
+        ({"remove": ("v1", "v1")}, "v1 leaves more than once"),
+        ({"add": (card("v1", 4_001),)}, "v1 is in the validator set already"),
+        ({"add": (card("v2", 4_002),), "remove": ("v2",)}, "v2 is in the validator set already"),
+        ({"add": (card("v5", 6_000), card("v5", 6_000))}, "v5 joins more than once"),
+    ],
+)
+def test_a_wish_that_cannot_mean_what_it_says_is_refused(change: dict[str, object], said: str) -> None:
+    network = founded()
+    wish = SetChange(from_ms=LATER_MS, **change)  # type: ignore[arg-type]  # fields of the wish
+    with pytest.raises(ConfigFaults, match=said):
+        propose(network, network.chain.configuration, wish, seed_of("v1"))
+
+
+def test_a_proposal_brings_so_many_members_and_no_more() -> None:
+    """Each validator checks the signatures of all cards, and each operator has to look at them."""
+    network = founded()
+    some = tuple(card(f"f{number}", 7_000 + number, is_validator=False) for number in range(ADDED_MAX + 1))
+    joining = added(network, "v5")
+    fits = signed_anew(joining, added=(*joining.added, *some[: ADDED_MAX - 1]))
+    too_many = signed_anew(joining, added=(*joining.added, *some[:ADDED_MAX]))
+    assert faults_in_proposal(fits, network, network.chain.configuration) == []
+    assert "a proposal brings at most 128" in texts(
+        faults_in_proposal(too_many, network, network.chain.configuration)
+    )
+    assert "a proposal brings at most 128" in texts(faults_in_joining(network, too_many))
+
+
+def test_a_validator_checks_an_approved_proposal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks into the folder every second for as long as the change is awaited."""
+    checks: list[bytes] = []
+    network = founded()
+    base, proposal, other = network.chain.configuration, added(network, "v5"), added(network, remove=("v4",))
+    write_approved(tmp_path, proposal)
+    verify = ed25519.verify
+
+    def counted(key: bytes, signed: bytes, signature: bytes) -> bool:
+        checks.append(key)
+        return verify(key, signed, signature)
+
+    monkeypatch.setattr("stagepost.network.changes.ed25519.verify", counted)
+    reader = ApprovedProposals(tmp_path, joined(network, proposal.added))
+    assert reader.wanted(base) == reader.wanted(base) == [proposal.proposed]
+    assert len(checks) == 2, "of the card and of the proposal"
+    write_approved(tmp_path, other)
+    assert reader.wanted(base) == sorted([proposal.proposed, other.proposed], key=lambda one: one.hash)
+    assert len(checks) == 5, "a new file is a reason to check all again"
 
 
 def test_a_key_is_replaced_by_another_card() -> None:

@@ -28,7 +28,7 @@ from stagepost.full_node.kafka import NOTE_FILE as KAFKA_FILE
 from stagepost.full_node.local_server import SOCKET_FILE
 from stagepost.full_node.running import CHAIN_FOLDER, COMPLAINTS_FILE, INBOX_FOLDER
 from stagepost.ground.files.audit import AUDIT_FILE, EARLIER_FILE, record_action, user_name
-from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, RESTORED_FILE, RestoredNote
+from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, OWNER_FILE, RESTORED_FILE, RestoredNote
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, STATUS_FILES
 from stagepost.ground.storage.backup import (
     BackupManifest,
@@ -111,7 +111,10 @@ DMQ_NODE = DataFolderKind(
 OUTBOX = DataFolderKind("outbox", OUTBOX_FILE, (_store(OUTBOX_FILE, outbox_rules.TABLES, "outbox"),), _AUDIT)
 INBOX = DataFolderKind("inbox", INBOX_FILE, (_store(INBOX_FILE, inbox_rules.TABLES, "inbox"),), _AUDIT)
 VALIDATOR = DataFolderKind(
-    "validator", _SESSIONS.path, (_CHAIN, _SESSIONS), (rf"{APPROVED_FOLDER}/[0-9a-f]+\.json", *_AUDIT)
+    "validator",
+    _SESSIONS.path,
+    (_CHAIN, _SESSIONS),
+    (rf"{APPROVED_FOLDER}/[0-9a-f]+\.json", re.escape(OWNER_FILE), *_AUDIT),
 )
 FULL_NODE = DataFolderKind(
     "full node",

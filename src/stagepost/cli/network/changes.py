@@ -18,6 +18,7 @@ from stagepost.cli.network.shared import (
     out_option,
     pretty,
     print_facts,
+    require_unused,
 )
 from stagepost.cli.options.shared import duration_option, json_option
 
@@ -102,13 +103,14 @@ def propose(
     from stagepost.network.changes import SetChange
     from stagepost.network.changes import propose as proposal_of
 
+    require_unused(out)
     described = load_network(network)
     base, _ = in_force(described, data)
     pairs = [one.partition("=") for one in replace]
     wrong = [name for name, sign, card in pairs if not (name and sign and card)]
     if wrong:
         raise ConfigError(
-            f"--replace {wrong[0]} is not NAME=CARD", advice="write it as in validator-2=new/member.json"
+            f"--replace {wrong[0]!r} is not NAME=CARD", advice="write it as in validator-2=new/member.json"
         )
     wish = SetChange(
         from_ms=int((time.time() + in_s) * 1_000),
@@ -146,24 +148,33 @@ def approve(proposal: Path, network: Path, key: Path, data: Path, out: Path | No
     from stagepost.errors import ConfigFaults
     from stagepost.full_node.network import FILE_MODE, load_network
     from stagepost.full_node.process import seed_of
+    from stagepost.ground.crypto import ed25519
+    from stagepost.ground.files.data_folder import require_owner
     from stagepost.ground.files.small_files import replace_file
     from stagepost.network.approvals import write_approved
     from stagepost.network.changes import approve as approval_of
-    from stagepost.network.changes import faults_in_proposal, faults_in_reach
+    from stagepost.network.changes import approving, faults_in_proposal, faults_in_reach
 
     described, found = load_network(network), _load_proposal(proposal)
     base, _ = in_force(described, data)
     faults = faults_in_proposal(found, described, base) or faults_in_reach(found, described)
     if faults:
         raise ConfigFaults({str(proposal): faults})
-    approval = approval_of(found, described, seed_of(key))
+    seed = seed_of(key)
+    approval = approval_of(found, described, seed)
+    content = pretty(msgspec.json.encode(approval))
+    require_owner(data, ed25519.public_key(seed))
+    if out is not None:
+        require_unused(out, content)
     write_approved(data, found)
     if out is not None:
-        replace_file(out, pretty(msgspec.json.encode(approval)), FILE_MODE)
+        replace_file(out, content, FILE_MODE)
     click.echo(f"approved    {found.hash}")
     click.echo(
         f"by          {approval.member}; its validator votes for it within a second, or when it starts"
     )
+    if not approving([approval], described, base):
+        click.echo(f"but         {approval.member} is not in the set in force: this approval does not count")
 
 
 @change.command()
@@ -293,16 +304,19 @@ def _load_proposal(path: Path) -> ChangeProposal:
 
 def _proposal_facts(proposal: ChangeProposal, described: RempNetwork, base: Configuration) -> dict[str, Any]:
     """Return all that a proposal would change, by names."""
-    from stagepost.network.changes import joined, settings_changed
+    from stagepost.network.changes import expected_set, joined, keys_of, settings_changed
 
-    after = proposal.proposed
+    after, pending = proposal.proposed, base.next
     names = {member.key: member.name for member in joined(described, proposal.added).members}
-    present = {one.public_key for one in base.current.validators}
-    following = present if after.next is None else {one.public_key for one in after.next.validators}
+    present, following = keys_of(expected_set(base)), keys_of(expected_set(after))
+    replaced = (
+        None if pending is None or pending == after.next else f"the next set, {moment(pending.from_ms)}"
+    )
     return {
         "proposal": proposal.hash,
         "proposer": proposal.proposer,
-        "validators": len(present),
+        "instead_of": replaced,
+        "validators": len(base.current.validators),
         "validators_next": len(following),
         "joins": sorted(names.get(key, key.hex()) for key in following - present),
         "leaves": sorted(names.get(key, key.hex()) for key in present - following),

@@ -203,7 +203,7 @@ def init(
     from stagepost.network.cards import load_card
     from stagepost.network.founding import FoundingTerms, found_network
 
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists: a network is founded once", advice="give another file with --out")
     twice = sorted({str(path) for path in cards if cards.count(path) > 1})
     if twice:
@@ -221,7 +221,9 @@ def init(
         raise ConfigFaults(faults)
     terms = FoundingTerms(
         name=name,
-        network_magic=int.from_bytes(sha256(name.encode()).digest()[:4]) if magic is None else magic,
+        network_magic=int.from_bytes(sha256(name.encode(errors="replace")).digest()[:4])
+        if magic is None
+        else magic,
         begins_ms=int(time.time() * 1_000),
         session_lifetime_ms=int(lifetime_s * 1_000),
         shard_validators=shard_validators,

@@ -58,6 +58,17 @@ def moment(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="seconds")
 
 
+def require_unused(out: Path, content: bytes | None = None) -> None:
+    """Refuse to write over a file, which may be a key or a network file; one that holds `content` already may stay."""
+    from stagepost.errors import ConfigError
+
+    if not out.is_symlink() and (
+        not out.exists() or (content is not None and out.is_file() and out.read_bytes() == content)
+    ):
+        return
+    raise ConfigError(f"{out} exists and is not overwritten", advice="give another file with --out")
+
+
 def pretty(content: bytes) -> bytes:
     import msgspec
 

@@ -16,7 +16,7 @@ import msgspec
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.local_paths import require_local_path
 from stagepost.ground.files.owner_lock import OwnerLock
-from stagepost.ground.files.small_files import replace_file
+from stagepost.ground.files.small_files import Files, replace_durably, replace_file
 from stagepost.ground.wire.foreign_json import decode_foreign
 
 FOLDER_MODE = 0o700
@@ -28,6 +28,8 @@ UNFINISHED_RESTORE = "restore-unfinished"
 """File that lies in a data folder while a restore fills it."""
 RESTORED_FILE = "restored.json"
 RESTORED_BYTES_MAX = 4_096
+OWNER_FILE = "owner.json"
+OWNER_BYTES_MAX = 4_096
 
 
 class VersionedNote(Protocol):
@@ -76,6 +78,38 @@ def read_note(path: Path, kind: type[N], bytes_max: int, advice: str) -> N | Non
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} cannot be read: {error}", advice=advice) from error
     return note
+
+
+class OwnerNote(msgspec.Struct, frozen=True):
+    """Content of owner.json: the public key, in hexadecimal digits, of the member whose node began in the folder."""
+
+    public_key: str
+    version: int = 1
+
+
+def require_owner(data: Path, public_key: bytes) -> bool:
+    """Return whether the folder has a note of its owner; raise `ConfigError` if that is another member."""
+    note = read_note(data / OWNER_FILE, OwnerNote, OWNER_BYTES_MAX, "restore the folder from a backup")
+    if note is not None and note.public_key != public_key.hex():
+        raise ConfigError(
+            f"data folder {data} is that of the member with key {note.public_key}, not {public_key.hex()}",
+            advice="give the data folder of this member with --data; a new key needs a new folder",
+        )
+    return note is not None
+
+
+def own_folder(data: Path, public_key: bytes) -> None:
+    """Note whose folder it is, at its first start: with the folder of another member a validator would not know what
+    it has signed."""
+    if require_owner(data, public_key):
+        return
+    try:
+        replace_durably(Files(), data / OWNER_FILE, msgspec.json.encode(OwnerNote(public_key.hex())) + b"\n")
+    except OSError as error:
+        raise StorageError(
+            f"{data / OWNER_FILE} cannot be written: {error.strerror}",
+            advice="check the disk and the space left on it",
+        ) from error
 
 
 class DataFolder:
