@@ -26,10 +26,10 @@ from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import run_conversations
 from stagepost.ground.net.handshake import HANDSHAKE_NUMBER
 from stagepost.ground.net.keep_alive import KeepAliveServer
 from stagepost.ground.net.sockets import serve_tcp
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import (

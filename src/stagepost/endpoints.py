@@ -27,9 +27,8 @@ from stagepost.dmq.outcome import Accepted, Reason, Rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_named
 from stagepost.dmq.submission import MessageIdAndSize
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.sockets import connect_tcp, connect_unix, serve_tcp, serve_unix
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 

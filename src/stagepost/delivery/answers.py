@@ -6,9 +6,8 @@ from random import Random
 
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
-from stagepost.delivery.backoff import delay_before, spread
 from stagepost.delivery.config import ReliablePublisherConfig
-from stagepost.delivery.deadlines import Deadlines
+from stagepost.delivery.deadlines import Deadlines, delay_before, spread
 from stagepost.delivery.entry import AWAITING, BACKING_OFF, LEAVING, STORING, ClockTimes, OutboxEntry
 from stagepost.delivery.envelope import RETRY_AFTER_MS_MAX, AckReceipt
 from stagepost.delivery.outbox import Outbox

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import isfinite
 from numbers import Real
 
-from stagepost.delivery.backoff import delay_before
+from stagepost.delivery.deadlines import delay_before
 from stagepost.delivery.envelope import ACKERS_MAX, RESERVED_TOPIC_PREFIX, TOPIC_BYTES_MAX
 from stagepost.delivery.errors import ErrConfig, ErrMessageTooLarge, ErrReservedTopic
 from stagepost.delivery.transport import Transport

@@ -1,4 +1,6 @@
-"""Deadlines of entries: one heap for all, with one item for each entry, set late and cleaned rarely.
+"""Times of a publisher: deadlines of entries, the wait before the next attempt, and the network's pace.
+
+All deadlines are in one heap, with one item for each entry, set late and cleaned rarely.
 
 A deadline that moves away leaves its item where it is: when the item comes up, the core looks at the entry and sets the
 deadline again. So an answer that arrives in time, which is the usual case, costs nothing here.
@@ -7,8 +9,10 @@ deadline again. So an answer that arrives in time, which is the usual case, cost
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from random import Random
 
-from stagepost.delivery.entry import NEVER, OutboxEntry
+from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry
+from stagepost.delivery.transport import SendPaced
 
 STALE_MAX = 1_024
 """Stale items, at most, in the heap beside two for each entry; then the heap is cleaned."""
@@ -65,3 +69,36 @@ class Deadlines:
 
     def _first_has_changed(self) -> None:
         self.next_at = self._heap[0][0] if self._heap else NEVER
+
+
+class PaceGate:
+    """The rule of a network by which nothing is sent for a while. `closed_by` is None while messages may be sent."""
+
+    def __init__(self) -> None:
+        self.closed_by: SendPaced | None = None
+        self.opens_at = NEVER
+        self.opens_ms = 0
+        """Time of the next message, in Unix milliseconds, while the gate is closed."""
+
+    def close(self, pace: SendPaced, now: ClockTimes) -> None:
+        self.closed_by = pace
+        self.opens_at = now.mono_s + pace.wait_s
+        self.opens_ms = now.unix_ms + int(pace.wait_s * 1_000)
+
+    def is_closed(self, now: ClockTimes) -> bool:
+        if self.closed_by is not None and now.mono_s >= self.opens_at:
+            self.closed_by, self.opens_at = None, NEVER
+        return self.closed_by is not None
+
+
+def delay_before(attempt: int, first_s: float, most_s: float) -> float:
+    """Return the wait before attempt number `attempt` (1 is the first retry), without spread."""
+    # 2 ** 64 times any sensible delay is beyond any limit, and larger powers would overflow.
+    return min(first_s * 2.0 ** min(attempt - 1, 64), most_s)
+
+
+def spread(delay_s: float, jitter: float, chance: Random) -> float:
+    """Return `delay_s` times a uniform factor between 1 - jitter and 1 + jitter."""
+    if not jitter:
+        return delay_s
+    return delay_s * chance.uniform(1 - jitter, 1 + jitter)

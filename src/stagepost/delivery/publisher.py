@@ -13,9 +13,8 @@ from random import Random
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.answers import Answers
-from stagepost.delivery.backoff import PaceGate
 from stagepost.delivery.config import ReliablePublisherConfig
-from stagepost.delivery.deadlines import Deadlines
+from stagepost.delivery.deadlines import Deadlines, PaceGate
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
 from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import (

@@ -25,10 +25,9 @@ from stagepost.errors import (
 )
 from stagepost.ground.files.running_nodes import FullNodeFacts
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, check_nothing_behind, open_handshake
 from stagepost.ground.net.handshake import AcceptVersion, ProposeVersions, Refuse, Terms, answer, conclude
 from stagepost.ground.net.network import Network, SocketNetwork, UnixAddress
-from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.net.sockets import CONNECT_TIMEOUT_S
 from stagepost.ground.net.version_data import ConnectionKind, VersionData, VersionShape
 from stagepost.ground.statemachine.spec import Role

@@ -22,9 +22,8 @@ from stagepost.full_node.followed import FollowedMessage
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.local_client import respond_to_intake
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.network import Network, UnixAddress
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.remp.links.local_intake import (
     CODE_BYTES_MAX,
     HEADER_BYTES_MAX,

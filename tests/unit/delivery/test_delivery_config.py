@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagepost.delivery import ErrConfig, ReceiverConfig, ReliablePublisherConfig
-from stagepost.delivery.backoff import delay_before, spread
+from stagepost.delivery.deadlines import delay_before, spread
 
 
 @pytest.mark.parametrize(

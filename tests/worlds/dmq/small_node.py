@@ -19,8 +19,8 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import ErrorCode, TransportError
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import run_conversations
 from stagepost.ground.net.sockets import Server, serve_unix
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 
 MAGIC = NETWORK_MAGICS["mithril-devnet"]

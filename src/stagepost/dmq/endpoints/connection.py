@@ -22,7 +22,7 @@ from stagepost.errors import (
     TransportError,
 )
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation, Trace
+from stagepost.ground.net.conversation import Conversation, Trace, check_nothing_behind, open_handshake
 from stagepost.ground.net.handshake import (
     AcceptVersion,
     Agreement,
@@ -34,7 +34,6 @@ from stagepost.ground.net.handshake import (
     conclude,
 )
 from stagepost.ground.net.network import Network, UnixAddress
-from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.codec import Codec

@@ -23,10 +23,9 @@ from stagepost.dmq.cardano.state_query import (
 )
 from stagepost.errors import HandshakeRefused, StagepostError
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, check_nothing_behind, open_handshake
 from stagepost.ground.net.handshake import Terms, conclude
 from stagepost.ground.net.network import Network, UnixAddress
-from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.net.version_data import CARDANO_QUERY_VERSIONS, ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction

@@ -16,9 +16,8 @@ from stagepost.dmq.cardano.state_query import (
 from stagepost.errors import StagepostError
 from stagepost.ground.net import handshake
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, open_handshake
 from stagepost.ground.net.handshake import AcceptVersion, ProposeVersions, Terms
-from stagepost.ground.net.opening import open_handshake
 from stagepost.ground.net.version_data import (
     CARDANO_QUERY_VERSIONS,
     ConnectionKind,

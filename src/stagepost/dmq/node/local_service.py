@@ -21,8 +21,7 @@ from stagepost.dmq.outcome import Outcome
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.errors import ConfigError
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
-from stagepost.ground.net.supervision import run_conversations
+from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 
 LOCAL_SOURCE = "local"

@@ -31,10 +31,9 @@ from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of, prefix_of
 from stagepost.ground.net.back_off import violation_of
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
 from stagepost.ground.net.network import TcpAddress
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.telemetry.status import PeerStatus

@@ -1,14 +1,17 @@
 """Conversations: a protocol over a channel, with referee, codec and framing, the same for every protocol and
-either side."""
+either side; the handshake as a conversation; and the conversations of one connection, run side by side and ended together."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from stagepost.errors import (
+    DecodeError,
     ErrorCode,
     LocalProtocolError,
     ProtocolTimeout,
@@ -16,11 +19,15 @@ from stagepost.errors import (
     StagepostError,
     TransportError,
 )
+from stagepost.ground.net.bearer import Bearer
 from stagepost.ground.net.channel import ProtocolChannel
+from stagepost.ground.net.handshake import DIALECT, HANDSHAKE, HANDSHAKE_NUMBER
 from stagepost.ground.statemachine.referee import Referee
-from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State
-from stagepost.ground.wire.codec import Codec
+from stagepost.ground.statemachine.spec import ProtocolSpec, Role, State, messages_by_state
+from stagepost.ground.wire.codec import Codec, CodecTable
 from stagepost.ground.wire.framing import Framer, ItemLimits
+from stagepost.ground.wire.mux import Direction
+from stagepost.ground.wire.mux_queues import HANDSHAKE_INGRESS_BYTES_MAX
 
 M = TypeVar("M")
 
@@ -275,3 +282,67 @@ class Conversation:
         self._stop_timer()
         self._framer.finish()
         return TransportError(f"{self._referee.spec.name}: the peer closed the connection in {state.name}")
+
+
+async def run_conversations(bearer: Bearer, conversations: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run until the connection ends. A broken rule in one conversation ends the connection, and so all
+    others.
+
+    Conversations that finish by themselves leave the rest alone. `bearer.reason` holds the reason of the end.
+    """
+    running = list(conversations)
+    tasks = [asyncio.ensure_future(_guarded(bearer, conversation)) for conversation in running]
+    try:
+        await asyncio.sleep(0)  # so that each of them begins, also on a connection that has ended already
+        await bearer.wait_closed()
+    finally:
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            _drop_unbegun(running)
+    for task in tasks:
+        # Any error that is not a protocol error is a bug of ours, and must not be swallowed here.
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            raise bug
+
+
+def _drop_unbegun(conversations: Iterable[Coroutine[None, None, None]]) -> None:
+    """Close coroutines that never ran: a task that is cancelled before its first step never touches its
+    coroutine."""
+    for conversation in conversations:
+        if inspect.getcoroutinestate(conversation) == inspect.CORO_CREATED:
+            conversation.close()
+
+
+async def _guarded(bearer: Bearer, conversation: Coroutine[None, None, None]) -> None:
+    try:
+        # A conversation usually ends because the peer goes away between two messages.
+        with suppress(TransportError):
+            await conversation
+    except StagepostError as error:
+        bearer.abort(error)
+    except Exception as bug:
+        bearer.abort(LocalProtocolError(f"a conversation ended by a bug on this side: {type(bug).__name__}"))
+        raise
+
+
+HANDSHAKE_CODEC = CodecTable(HANDSHAKE.name, messages_by_state(HANDSHAKE), [DIALECT], any_type=True)
+
+
+def open_handshake(bearer: Bearer, direction: Direction) -> Conversation:
+    """Open the handshake of a new connection, as initiator or as responder."""
+    return Conversation(
+        HANDSHAKE,
+        Role.CLIENT if direction is Direction.INITIATOR else Role.SERVER,
+        Codec(HANDSHAKE_CODEC, DIALECT.name),
+        bearer.channel(HANDSHAKE_NUMBER, direction, HANDSHAKE_INGRESS_BYTES_MAX, HANDSHAKE_INGRESS_BYTES_MAX),
+    )
+
+
+def check_nothing_behind(talk: Conversation, protocol: str = "Handshake") -> None:
+    """Raise `DecodeError` if the peer sent more bytes before its message was answered."""
+    if talk.bytes_unread:
+        text = f"{protocol}: {talk.bytes_unread} bytes follow the message, before it was answered"
+        raise DecodeError(text, code=ErrorCode.CBOR_INVALID, found=talk.bytes_unread)

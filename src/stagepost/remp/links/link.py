@@ -23,9 +23,9 @@ from stagepost.errors import (
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.back_off import Penalties, violation_of
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import run_conversations
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
 from stagepost.ground.net.sockets import CLOSE_GRACE_S
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.ground.wire.tl import key_id

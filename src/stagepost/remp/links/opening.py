@@ -18,9 +18,9 @@ from stagepost.ground.crypto.secret_stream import EphemeralKey
 from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import check_nothing_behind, open_handshake
 from stagepost.ground.net.handshake import ProposeVersions
 from stagepost.ground.net.network import Network
-from stagepost.ground.net.opening import check_nothing_behind, open_handshake
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
 from stagepost.remp.links.authentication import (

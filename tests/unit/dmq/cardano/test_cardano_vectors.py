@@ -29,8 +29,8 @@ from stagepost.dmq.cardano.state_query import (
 from stagepost.dmq.pools import POOLS_MAX
 from stagepost.errors import ConfigFaults, DecodeError, RemoteProtocolError
 from stagepost.ground.net import handshake
+from stagepost.ground.net.conversation import HANDSHAKE_CODEC
 from stagepost.ground.net.handshake import Terms
-from stagepost.ground.net.opening import HANDSHAKE_CODEC
 from stagepost.ground.net.version_data import CARDANO_QUERY_VERSIONS, ConnectionKind, VersionData
 from stagepost.ground.wire.codec import Codec
 from stagepost.ground.wire.framing import Framer, ItemLimits, ItemScanner

@@ -17,8 +17,8 @@ from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import run_conversations
 from stagepost.ground.net.network import TcpAddress
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.simulation.link import LinkSettings

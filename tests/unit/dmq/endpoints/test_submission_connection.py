@@ -17,9 +17,8 @@ from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, PROFILES, SEED, MiniPro
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.bearer import Bearer
-from stagepost.ground.net.conversation import Conversation
+from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.sockets import connect_unix, serve_unix
-from stagepost.ground.net.supervision import run_conversations
 from stagepost.ground.net.version_data import NETWORK_MAGICS, ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from tests.worlds.dmq.pulling_world import NOW_UNIX_S, Node, legacy, messages

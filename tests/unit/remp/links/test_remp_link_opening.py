@@ -23,10 +23,10 @@ from stagepost.ground.crypto import ed25519
 from stagepost.ground.crypto.secret_stream import EphemeralKey
 from stagepost.ground.net.admission import PROOF_WITHIN_S, AdmissionLimits
 from stagepost.ground.net.bearer import Bearer
+from stagepost.ground.net.conversation import open_handshake
 from stagepost.ground.net.handshake import ProposeVersions
 from stagepost.ground.net.handshake import Refuse as NotAccepted
 from stagepost.ground.net.network import TcpAddress
-from stagepost.ground.net.opening import open_handshake
 from stagepost.ground.net.version_data import ConnectionKind, VersionData
 from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.wire.mux import Direction
