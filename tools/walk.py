@@ -52,7 +52,7 @@ ground.storage.table_file   TableFile.commit
 ground.storage.sqlite_file  SqliteFile.write
 delivery.shell.acceptance   Acceptance._accept
 delivery.shell.sender       Sender._flush_forever Sender._take_next
-delivery.publisher          PublisherCore.begin_send
+delivery.attempts           Attempts.begin_send
 delivery.outbox             Outbox.begin_send
 delivery.shell.sender       Sender.hand_over
 

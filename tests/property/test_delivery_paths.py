@@ -164,19 +164,19 @@ class PublisherMachine(RuleBasedStateMachine):
 
     @rule()
     def try_once(self) -> None:
-        entry = self.core.begin_once("t", b"once", self.now)
+        entry = self.core.attempts.begin_once("t", b"once", self.now)
         self.see(self.core.take_effects())
-        if self.core.is_connected:
+        if self.core.conditions.is_connected:
             self.trying_once.append(entry)
         else:
-            self.see(self.core.end_once(entry, None, ErrNoConnectedPeers("nobody"), self.now))
+            self.see(self.core.attempts.end_once(entry, None, ErrNoConnectedPeers("nobody"), self.now))
 
     @precondition(lambda self: self.trying_once)
     @rule(is_good=st.booleans())
     def tried_once(self, is_good: bool) -> None:
         entry = self.trying_once.pop()
         error = None if is_good else ErrNoConnectedPeers("gone")
-        self.see(self.core.end_once(entry, Published() if is_good else None, error, self.now))
+        self.see(self.core.attempts.end_once(entry, Published() if is_good else None, error, self.now))
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
@@ -190,7 +190,7 @@ class PublisherMachine(RuleBasedStateMachine):
         if waited:
             self.see(self.core.abandon(data.draw(st.sampled_from(waited)), self.now))
 
-    @precondition(lambda self: not self.is_flushing and self.core.is_connected)
+    @precondition(lambda self: not self.is_flushing and self.core.conditions.is_connected)
     @rule()
     def flush(self) -> None:
         self.is_flushing = bool(self.core.begin_flush())
@@ -218,11 +218,11 @@ class PublisherMachine(RuleBasedStateMachine):
     @rule(answers=st.lists(HOW | st.just("later"), min_size=1, max_size=4))
     def send(self, answers: list[str]) -> None:
         for how in answers:
-            entry = self.core.next_to_send(self.now)
+            entry = self.core.attempts.next_to_send(self.now)
             self.see(self.core.take_effects())
             if entry is None:
                 return
-            self.core.begin_send(entry, self.now)
+            self.core.attempts.begin_send(entry, self.now)
             if how == "later":
                 self.sending.append(entry)
             else:
@@ -236,15 +236,15 @@ class PublisherMachine(RuleBasedStateMachine):
     def answer(self, entry: OutboxEntry, how: str) -> None:
         core, now = self.core, self.now
         if how == "sent":
-            self.see(core.sent(entry, Published(b"i" * 32), now))
+            self.see(core.attempts.sent(entry, Published(b"i" * 32), now))
         elif how == "failed":
-            self.see(core.send_failed(entry, SendFailed("x"), now))
+            self.see(core.attempts.send_failed(entry, SendFailed("x"), now))
         elif how == "free":
-            self.see(core.send_failed(entry, SendFailed("x", 2.0, costs_attempt=False), now))
+            self.see(core.attempts.send_failed(entry, SendFailed("x", 2.0, costs_attempt=False), now))
         elif how == "refused":
-            self.see(core.send_refused(entry, SendRefused("never"), now))
+            self.see(core.attempts.send_refused(entry, SendRefused("never"), now))
         else:
-            core.send_interrupted(entry)
+            core.attempts.send_interrupted(entry)
 
     @precondition(lambda self: self.ids)
     @rule(
@@ -342,16 +342,16 @@ class PublisherMachine(RuleBasedStateMachine):
             self.see(core.accept(entry, self.now))
         self.storing = []
         for entry in self.trying_once:
-            self.see(core.end_once(entry, Published(), None, self.now))
+            self.see(core.attempts.end_once(entry, Published(), None, self.now))
         for entry in self.sending:
-            self.see(core.sent(entry, Published(), self.now))
+            self.see(core.attempts.sent(entry, Published(), self.now))
         self.sending = []
         self.see(core.connectivity(1, self.now))
         for _ in range(400):
-            while (ready := core.next_to_send(self.now)) is not None:
+            while (ready := core.attempts.next_to_send(self.now)) is not None:
                 self.see(core.take_effects())
-                outgoing = core.begin_send(ready, self.now)
-                self.see(core.sent(ready, Published(), self.now))
+                outgoing = core.attempts.begin_send(ready, self.now)
+                self.see(core.attempts.sent(ready, Published(), self.now))
                 for peer in outgoing.ackers:
                     receipt = AckReceipt(ready.delivery_id, self.now.unix_ms, AckType.ACK)
                     self.confirmed.setdefault(ready.delivery_id, set()).add(peer)

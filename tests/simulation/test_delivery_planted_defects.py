@@ -11,6 +11,7 @@ import pytest
 
 from stagepost.delivery import errors, outbox
 from stagepost.delivery.answers import Answers
+from stagepost.delivery.attempts import Attempts
 from stagepost.delivery.entry import NEVER, ClockTimes, OutboxEntry, Phase
 from stagepost.delivery.envelope import AckReceipt
 from stagepost.delivery.outbox import Outbox
@@ -70,16 +71,16 @@ def reports_the_end_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_a_message_whose_send_failed(patch: pytest.MonkeyPatch) -> None:
-    failed = PublisherCore.send_failed
+    failed = Attempts.send_failed
 
-    def failed_for_ever(core: PublisherCore, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> Any:
-        effects = failed(core, entry, error, now)
+    def failed_for_ever(attempts: Attempts, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> Any:
+        effects = failed(attempts, entry, error, now)
         if entry.phase is Phase.BACKING_OFF:
-            core.outbox.enter(entry, Phase.HELD)
+            attempts._outbox.enter(entry, Phase.HELD)
             entry.wait_until = NEVER
         return effects
 
-    patch.setattr(PublisherCore, "send_failed", failed_for_ever)
+    patch.setattr(Attempts, "send_failed", failed_for_ever)
 
 
 def wakes_the_caller_as_acked_when_time_is_over(patch: pytest.MonkeyPatch) -> None:

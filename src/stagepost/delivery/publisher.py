@@ -13,8 +13,9 @@ from random import Random
 from stagepost.delivery import endings
 from stagepost.delivery.acks import AckTally
 from stagepost.delivery.answers import Answers
+from stagepost.delivery.attempts import Attempts, SendingConditions
 from stagepost.delivery.config import ReliablePublisherConfig
-from stagepost.delivery.deadlines import Deadlines, PaceGate
+from stagepost.delivery.deadlines import Deadlines
 from stagepost.delivery.effects import DropDeadLetter, Effect, Wake
 from stagepost.delivery.endings import FailedMessage
 from stagepost.delivery.entry import (
@@ -30,14 +31,13 @@ from stagepost.delivery.entry import (
     ClockTimes,
     OutboxEntry,
 )
-from stagepost.delivery.errors import DeliveryError
-from stagepost.delivery.identity import counted_nonce, delivery_id, identity_bytes
+from stagepost.delivery.identity import identity_bytes
 from stagepost.delivery.offers import Offers, StoredMessage
 from stagepost.delivery.outbox import Outbox
 from stagepost.delivery.settlement import Settlement
-from stagepost.delivery.status import FAILED, MUST_WAIT, SENT, DeliveryResult, Tier
-from stagepost.delivery.transport import IncomingAcks, Outgoing, Published, SendFailed, SendPaced
-from stagepost.errors import LocalProtocolError, StagepostError
+from stagepost.delivery.status import MUST_WAIT, DeliveryResult, Tier
+from stagepost.delivery.transport import IncomingAcks, Outgoing
+from stagepost.errors import LocalProtocolError
 
 EDGES_MERGED_S = 0.5
 """Seconds, at least, between two resets of every back-off, however often connections come and go."""
@@ -46,8 +46,8 @@ _WAITING = (READY, BACKING_OFF, HELD)
 
 
 class PublisherCore:
-    """The rules of a publisher: `Offers` makes entries, `Outbox` holds them, `Answers` judges what comes back, `Settlement` ends
-    the messages, `Deadlines` knows their times."""
+    """The rules of a publisher: `Offers` makes entries, `Outbox` holds them, `Attempts` sends them, `Answers` judges what comes
+    back, `Settlement` ends the messages, `Deadlines` knows their times."""
 
     def __init__(
         self,
@@ -61,7 +61,6 @@ class PublisherCore:
     ) -> None:
         """`nonce_prefix` belongs to the outbox; `volatile_prefix` to this run, for messages that are not stored."""
         self.config = config
-        self.is_connected = False
         self.outbox = Outbox(
             size_max=config.queue_size,
             bytes_max=config.queue_max_bytes,
@@ -72,20 +71,27 @@ class PublisherCore:
         self._settlement = Settlement(self.outbox, config.dead_letters_max, is_stored=is_stored)
         self.counters = self._settlement.counters
         self.ended = self._settlement.ended
-        self._sender = identity_bytes(self_id)
-        self._volatile_prefix = volatile_prefix
+        sender = identity_bytes(self_id)
         self._is_stored = is_stored
         self._deadlines = Deadlines(self.outbox.entries)
-        self._offers = Offers(config, self.outbox, self._settlement, self._sender, nonce_prefix)
+        self._offers = Offers(config, self.outbox, self._settlement, sender, nonce_prefix)
         self._answers = Answers(config, self.outbox, self._settlement, self._deadlines, random)
-        self._next_volatile = 1
-        self._trying_once = 0
+        self.conditions = SendingConditions()
+        self.attempts = Attempts(
+            config,
+            self.outbox,
+            self._settlement,
+            self._deadlines,
+            self._answers,
+            self.conditions,
+            sender,
+            volatile_prefix,
+            is_stored=is_stored,
+        )
         self._cleared_at = -NEVER
         self._clear_at = NEVER
         self._tick_at = NEVER
-        self._gate = PaceGate()
-        self.absence: StagepostError | None = None
-        """Reason why no peer is connected, where the transport tells it."""
+        self._gate = self.conditions.gate
 
     def watch(self, is_watched: bool) -> None:
         """Make reports of new statuses from now on, or no longer."""
@@ -97,35 +103,6 @@ class PublisherCore:
 
     def take_effects(self) -> list[Effect]:
         """Return the effects of methods that return something else."""
-        return self._settlement.take_effects()
-
-    # Best effort: one attempt, nothing stored.
-
-    def begin_once(self, topic: str, payload: bytes, now: ClockTimes, traceparent: str = "") -> OutboxEntry:
-        nonce = counted_nonce(self._volatile_prefix, self._next_volatile)
-        self._next_volatile += 1
-        message_id = delivery_id(self._sender, topic, nonce, payload)
-        entry = OutboxEntry(
-            0, message_id, Tier.BEST_EFFORT, topic, payload, nonce, now.unix_ms, None, None, traceparent
-        )
-        self.counters.published += 1
-        self._trying_once += 1
-        self._settlement.report(entry, None, now)
-        return entry
-
-    def outgoing_once(self, entry: OutboxEntry) -> Outgoing:
-        return Outgoing(entry.topic, entry.nonce, entry.created_ms, 0, (), entry.payload, entry.traceparent)
-
-    def end_once(
-        self, entry: OutboxEntry, published: Published | None, error: DeliveryError | None, now: ClockTimes
-    ) -> list[Effect]:
-        self._trying_once -= 1
-        if published is not None:
-            entry.network_id = published.network_id
-            entry.attempts = entry.sends = 1
-            self.counters.sent += 1
-        status = SENT if error is None else FAILED
-        self._settlement.settle(entry, status, error, now)
         return self._settlement.take_effects()
 
     # Acceptance: offered, stored by the shell, accepted; or recovered after a restart.
@@ -222,24 +199,10 @@ class PublisherCore:
         self.outbox.begin_send_at_once(entry)
         # The wait for receipts begins about now: one look at that time covers everything that can be due before.
         self._deadlines.look_at(entry, min(entry.budget_at, now.mono_s + self.config.ack_timeout))
-        return self._outgoing(entry, tally.critical)
+        return self.attempts.outgoing(entry, tally.critical)
 
     def _is_free_to_send(self, entry: OutboxEntry) -> bool:
-        return (
-            self.is_connected and self._gate.closed_by is None and not self.outbox.must_wait_its_turn(entry)
-        )
-
-    def _outgoing(self, entry: OutboxEntry, ackers: tuple[str, ...]) -> Outgoing:
-        created_ms = entry.stamped_ms or entry.created_ms
-        return Outgoing(
-            entry.topic,
-            entry.nonce,
-            created_ms,
-            entry.attempt_number,
-            ackers,
-            entry.payload,
-            entry.traceparent,
-        )
+        return self.conditions.may_send and not self.outbox.must_wait_its_turn(entry)
 
     def _accepted(self, entry: OutboxEntry, now: ClockTimes) -> None:
         if entry.evicted:
@@ -284,114 +247,6 @@ class PublisherCore:
             self._deadlines.set(entry)
             self.counters.published += 1
         return self._settlement.take_effects()
-
-    # Sending.
-
-    def next_to_send(self, now: ClockTimes) -> OutboxEntry | None:
-        if not self.is_connected or self._gate.is_closed(now):
-            return None
-        entry = self.outbox.take()
-        while self.outbox.must_be_told:
-            self._settlement.become(self.outbox.must_be_told.pop(), MUST_WAIT, None, now)
-        return entry
-
-    def begin_send(self, entry: OutboxEntry, now: ClockTimes) -> Outgoing:
-        self.outbox.begin_send(entry)
-        entry.wait_until = NEVER
-        if entry.must_be_stamped and not entry.stamped_ms:
-            entry.stamped_ms, entry.is_stamp_stored = now.unix_ms, not self._is_stored
-        if entry.attempts:
-            self.counters.retries += 1
-        if now.unix_ms - entry.created_ms > self.config.dedup_window * 1_000:
-            entry.maybe_duplicate = True
-        tally = entry.tally
-        if tally is None:
-            ackers: tuple[str, ...] = ()
-        else:
-            tally.begin_attempt()
-            ackers = tally.missing
-        return self._outgoing(entry, ackers)
-
-    def sent(self, entry: OutboxEntry, published: Published, now: ClockTimes) -> list[Effect]:
-        """Note that the network took a message."""
-        if entry.phase is not SENDING:
-            return self._settlement.take_effects()
-        entry.sends += 1
-        entry.network_id = published.network_id
-        if entry.tally is None:
-            entry.attempts += 1
-            self._settlement.count_flushed(entry)
-            self.counters.sent += 1
-            self._settlement.end(entry, None, now)
-            return self._settlement.take_effects()
-        tally = entry.tally
-        if entry.status is not SENT:
-            self._settlement.count_flushed(entry)
-            self.counters.sent += 1
-            self.outbox.await_answers(entry)
-            self._settlement.report(entry, None, now)
-        else:
-            self.outbox.await_answers(entry)
-        entry.attempts += 1
-        entry.expires_at = NEVER
-        if tally.acked and tally.is_complete:
-            self._settlement.end(entry, None, now)
-        elif tally.refused and tally.is_out_of_reach:
-            self._settlement.end(entry, endings.nacked(entry), now)
-        else:
-            entry.wait_until = now.mono_s + self.config.ack_timeout
-            if entry.wait_until < entry.timer_at:
-                self._deadlines.set(entry)
-            if self._is_stored:
-                self._settlement.save(entry)
-            if tally.refused_for_now:
-                self._answers.try_again_soon(entry, None, now)
-        return self._settlement.take_effects()
-
-    def send_failed(self, entry: OutboxEntry, error: SendFailed, now: ClockTimes) -> list[Effect]:
-        """Note that the network did not take a message this time. Losing the connection costs no attempt."""
-        if entry.phase is not SENDING:
-            return self._settlement.take_effects()
-        cause = endings.send_failed(entry, error)
-        entry.last_cause = cause
-        costs = error.costs_attempt and self.is_connected
-        if costs:
-            entry.attempts += 1
-            if entry.attempts >= self.config.attempts_max:
-                self._settlement.end(entry, endings.attempts_used_up(entry, cause), now)
-                return self._settlement.take_effects()
-        self.outbox.send_failed(entry)
-        if isinstance(error, SendPaced):
-            self._gate.close(error, now)
-            # A caller who asked for a flush need not wait for minutes: what can be sent now was sent.
-            self._settlement.end_flush(is_cut_short=False)
-        delay_s = self._answers.delay(entry) if costs else self.config.retry_delay
-        if error.retry_after_s is not None:
-            delay_s = max(delay_s, error.retry_after_s) if costs else error.retry_after_s
-        if not self.is_connected or self._gate.closed_by is not None:
-            self.outbox.make_ready(entry)
-        else:
-            self.outbox.enter(entry, BACKING_OFF)
-            entry.wait_until = now.mono_s + delay_s
-        self._settlement.become(entry, MUST_WAIT, cause, now)
-        self._deadlines.set(entry)
-        self._settlement.leave_flush(entry)
-        self._settlement.save(entry)
-        return self._settlement.take_effects()
-
-    def send_refused(self, entry: OutboxEntry, error: Exception, now: ClockTimes) -> list[Effect]:
-        """Note that the network will never take a message."""
-        if entry.phase is SENDING:
-            self._settlement.end(entry, endings.rejected(entry, error), now)
-        return self._settlement.take_effects()
-
-    def send_interrupted(self, entry: OutboxEntry) -> None:
-        """Put a message back whose send the shell broke off; the network may have it all the same."""
-        if entry.phase is SENDING:
-            entry.is_fate_unknown = True
-            self.outbox.send_failed(entry)
-            self.outbox.make_ready(entry)
-            self._deadlines.set(entry)
 
     # Receipts.
 
@@ -460,8 +315,9 @@ class PublisherCore:
         if entry.budget_at <= at and self._is_waiting_for_pace(entry, now):
             entry.budget_at = self._gate.opens_at + self.config.budget_s
         elif entry.budget_at <= at:
-            cause = (self._gate.closed_by if self.is_connected else self.absence) or entry.last_cause
-            error = endings.out_of_time(entry, self.is_connected, cause)
+            conditions = self.conditions
+            absent = self._gate.closed_by if conditions.is_connected else conditions.absence
+            error = endings.out_of_time(entry, conditions.is_connected, absent or entry.last_cause)
             self._settlement.end(entry, error, now)
         elif entry.expires_at <= at and entry.phase in _WAITING:
             self._settlement.end(entry, endings.too_old(entry, self.config.message_max_age), now)
@@ -479,12 +335,13 @@ class PublisherCore:
         return waits_until_ms - entry.created_ms <= self.config.dedup_window * 1_000
 
     def connectivity(self, peers: int, now: ClockTimes) -> list[Effect]:
-        was_connected, self.is_connected = self.is_connected, peers > 0
-        if self.is_connected and not was_connected:
+        was_connected, is_connected = self.conditions.is_connected, peers > 0
+        self.conditions.is_connected = is_connected
+        if is_connected and not was_connected:
             self._clear_at = max(now.mono_s, self._cleared_at + EDGES_MERGED_S)
             if self._clear_at <= now.mono_s:
                 self._clear_back_off(now)
-        elif was_connected and not self.is_connected:
+        elif was_connected and not is_connected:
             self._settlement.end_flush(is_cut_short=True)
         return self._settlement.take_effects()
 
@@ -544,13 +401,12 @@ class PublisherCore:
     @property
     def live(self) -> int:
         """Return how many messages are accepted and not ended."""
-        return len(self.outbox) - self.outbox.storing + self._trying_once
+        return len(self.outbox) - self.outbox.storing + self.attempts.trying_once
 
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing is in flight, and nothing that waits could be sent now."""
-        can_send = self.is_connected and self._gate.closed_by is None
-        return not self.outbox.in_flight and not (can_send and self.outbox.has_ready)
+        return not self.outbox.in_flight and not (self.conditions.may_send and self.outbox.has_ready)
 
     @property
     def oldest_ms(self) -> int | None:

@@ -70,7 +70,7 @@ def test_a_message_that_may_go_at_once_is_given_to_its_caller_and_to_nobody_else
 
     assert message == Outgoing(TOPIC, entry.nonce, NOW.unix_ms, 0, ("bob",), b"x")
     assert entry.phase is Phase.SENDING
-    assert core.next_to_send(NOW) is None
+    assert core.attempts.next_to_send(NOW) is None
     assert core.outbox.in_flight == core.outbox.acked_in_flight == 1
     assert [effect.status for effect in core.take_effects() if isinstance(effect, Report)] == [PENDING]
 
@@ -224,7 +224,7 @@ def test_what_nobody_hears_is_not_reported_and_known_all_the_same() -> None:
     entry = offered(core, b"x")
     core.unawait(entry)
     core.accept_to_send(entry, NOW)
-    core.sent(entry, Published(), NOW)
+    core.attempts.sent(entry, Published(), NOW)
     later = ClockTimes(1.0, NOW.unix_ms + 1_000)
     receipt = AckReceipt(entry.delivery_id, later.unix_ms, AckType.ACK)
 

@@ -119,9 +119,9 @@ def test_an_attempt_refreshes_an_entry() -> None:
     core.accept(newer, now)
 
     core.connectivity(1, now)
-    assert core.next_to_send(now) is older
-    core.begin_send(older, now)
-    core.send_failed(older, SendFailed("not now", 50.0), now)
+    assert core.attempts.next_to_send(now) is older
+    core.attempts.begin_send(older, now)
+    core.attempts.send_failed(older, SendFailed("not now", 50.0), now)
     newest = core.offer(Tier.QUEUED, TOPIC, b"newest", now)
 
     assert isinstance(newest, OutboxEntry)

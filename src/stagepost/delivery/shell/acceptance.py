@@ -67,7 +67,7 @@ class Acceptance:
     def is_full(self) -> bool:
         """Return whether the queue has no room, while messages in it could be sent."""
         core = self._core
-        return len(core.outbox.entries) >= core.config.queue_size and core.is_connected
+        return len(core.outbox.entries) >= core.config.queue_size and core.conditions.is_connected
 
     async def let_flusher_work(self) -> None:
         """Give up the loop while the queue is full, so that messages are sent rather than evicted.

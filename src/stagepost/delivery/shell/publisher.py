@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from random import Random
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stagepost.delivery import endings
@@ -119,9 +118,7 @@ class ReliablePublisher:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # Start and stop.
@@ -254,28 +251,30 @@ class ReliablePublisher:
         check_message(self._transport, topic, payload, ())
         core, sender = self._core, self._sender
         now = sender.now()
-        entry = core.begin_once(topic, payload, now, trace)
+        entry = core.attempts.begin_once(topic, payload, now, trace)
         sender.perform(core.take_effects())
         if self._transport.connected_peers <= 0:
             nobody = endings.nobody_connected(absence_of(self._transport))
-            sender.perform(core.end_once(entry, None, nobody, now))
+            sender.perform(core.attempts.end_once(entry, None, nobody, now))
             raise nobody
         error: DeliveryError
         try:
-            published = await self._transport.publish(core.outgoing_once(entry))
+            published = await self._transport.publish(core.attempts.outgoing_once(entry))
         except SendRefused as refused:
             error = endings.rejected(entry, refused)
         except asyncio.CancelledError:
-            sender.perform(core.end_once(entry, None, endings.cancelled_while_sending(), sender.now()))
+            sender.perform(
+                core.attempts.end_once(entry, None, endings.cancelled_while_sending(), sender.now())
+            )
             raise
         except Exception as cause:
             if not isinstance(cause, StagepostError):
                 log.exception("the transport failed by a bug")
             error = endings.send_failed(entry, cause)
         else:
-            sender.perform(core.end_once(entry, published, None, sender.now()))
+            sender.perform(core.attempts.end_once(entry, published, None, sender.now()))
             return
-        sender.perform(core.end_once(entry, None, error, sender.now()))
+        sender.perform(core.attempts.end_once(entry, None, error, sender.now()))
         raise error
 
     async def publish_queued(
@@ -376,7 +375,7 @@ class ReliablePublisher:
         self._require_running()
         self._sender.look_at_connection()
         core = self._core
-        if not self._sender.is_flushing and core.outbox.waiting and not core.is_connected:
+        if not self._sender.is_flushing and core.outbox.waiting and not core.conditions.is_connected:
             raise ErrNoConnectedPeers(
                 f"no peer is connected, and {core.outbox.waiting} messages wait",
                 found=core.outbox.waiting,

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Self
 
 from stagepost.delivery.config import ReceiverConfig, ReliablePublisherConfig
@@ -88,9 +88,7 @@ class Receiver:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:

@@ -121,18 +121,18 @@ class Sender:
     # Connections, receipts and time.
 
     def _connectivity(self, peers: int) -> None:
-        self._core.absence = None if peers else absence_of(self._transport)
+        self._core.conditions.absence = None if peers else absence_of(self._transport)
         self.perform(self._core.connectivity(peers, self.now()))
-        if self._core.is_connected:
+        if self._core.conditions.is_connected:
             self.wake_flusher()
 
     def look_at_connection(self) -> None:
         """Ask the transport who is connected: its events may still be on their way."""
         peers = self._transport.connected_peers
-        if (peers > 0) is not self._core.is_connected:
+        if (peers > 0) is not self._core.conditions.is_connected:
             self._connectivity(peers)
         elif not peers:
-            self._core.absence = absence_of(self._transport)
+            self._core.conditions.absence = absence_of(self._transport)
 
     def _incoming(self, message: Incoming | IncomingAcks) -> None:
         if isinstance(message, IncomingAcks):
@@ -269,10 +269,10 @@ class Sender:
 
     def _take_next(self) -> tuple[OutboxEntry, Outgoing] | None:
         core, now = self._core, self.now()
-        entry = core.next_to_send(now)
+        entry = core.attempts.next_to_send(now)
         if core.has_effects:
             self.perform(core.take_effects())
-        return None if entry is None else (entry, core.begin_send(entry, now))
+        return None if entry is None else (entry, core.attempts.begin_send(entry, now))
 
     async def _hand_over_together(self, batch: list[tuple[OutboxEntry, Outgoing]]) -> None:
         loop = asyncio.get_running_loop()
@@ -295,11 +295,11 @@ class Sender:
             published = await self._transport.publish(message)
         except SendFailed as error:
             self.look_at_connection()
-            self.perform(core.send_failed(entry, error, self.now()))
+            self.perform(core.attempts.send_failed(entry, error, self.now()))
         except SendRefused as error:
-            self.perform(core.send_refused(entry, error, self.now()))
+            self.perform(core.attempts.send_refused(entry, error, self.now()))
         except asyncio.CancelledError:
-            core.send_interrupted(entry)
+            core.attempts.send_interrupted(entry)
             self.wake_flusher()  # another caller may wait for the same message
             is_caller_cancelled = sequence in self._sends or task is None or task.uncancel() > 0
             if is_caller_cancelled:
@@ -309,9 +309,9 @@ class Sender:
             self.look_at_connection()
             failed = SendFailed(f"{type(bug).__name__}: {bug}")
             failed.__cause__ = bug
-            self.perform(core.send_failed(entry, failed, self.now()))
+            self.perform(core.attempts.send_failed(entry, failed, self.now()))
         else:
-            self.perform(core.sent(entry, published, self.now()))
+            self.perform(core.attempts.sent(entry, published, self.now()))
         finally:
             self._sends.pop(sequence, None)
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
-from types import TracebackType
 from typing import Any, Self
 
 from stagepost.delivery.envelope import TOPIC_BYTES_MAX, AckReceipt
@@ -228,9 +227,7 @@ class SocketTransport:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from stagepost.dmq.endpoints.connection import LocalNode, is_away
 from stagepost.dmq.endpoints.local_notification import LocalMessageNotificationClient
@@ -108,9 +107,7 @@ class MessageStream(AsyncIterator[DmqMessage]):
     async def __aenter__(self) -> MessageStream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # A task of its own asks, so that a reader may stop waiting at any moment and no reply is lost.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 
 import msgspec
 
@@ -103,9 +102,7 @@ class RemoteTopics:
     def __enter__(self) -> RemoteTopics:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, question: AskBounds | AskRange) -> Bounds | Records:
