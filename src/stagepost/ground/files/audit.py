@@ -6,6 +6,7 @@ outboxes and topics, not here.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -37,13 +38,15 @@ def record_action(folder: Path, what: str, *, through: str, who: str, now: float
         "what": what[:FIELD_CHARACTERS_MAX],
     }
     path = folder / AUDIT_FILE
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, flags, AUDIT_FILE_MODE)
         try:
             # One write for each line, so that lines of several processes never mix.
-            os.write(descriptor, json.dumps(line).encode() + b"\n")
+            content = _line_end(descriptor) + json.dumps(line).encode() + b"\n"
+            if os.write(descriptor, content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             is_full = os.fstat(descriptor).st_size >= AUDIT_BYTES_MAX
         finally:
             os.close(descriptor)
@@ -54,3 +57,9 @@ def record_action(folder: Path, what: str, *, through: str, who: str, now: float
             f"{path} cannot be written, so the action was not begun: {(error.strerror or str(error)).lower()}",
             advice="check the folder and its disk; every action is recorded there before it begins",
         ) from error
+
+
+def _line_end(descriptor: int) -> bytes:
+    """Return the line break that the last line lacks, if a disk took only the beginning of that line."""
+    size = os.fstat(descriptor).st_size
+    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,39 @@ def test_a_line_that_cannot_be_written_refuses_the_action(tmp_path: Path) -> Non
     (tmp_path / AUDIT_FILE).mkdir()
     with pytest.raises(StorageError, match="the action was not begun"):
         record_action(tmp_path, "queue flush", through="cli", who="user 7")
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from stagepost.errors import StorageError
+from stagepost.ground.files.audit import AUDIT_FILE, record_action
+folder = Path(sys.argv[1])
+record_action(folder, "first", through="cli", who="user 7")
+size = (folder / AUDIT_FILE).stat().st_size
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+for room in (0, 1, 10, size - 10):
+    held = (folder / AUDIT_FILE).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (held + room, hard))
+    try:
+        record_action(folder, "lost", through="cli", who="user 7")
+        print("begun without its line")
+    except StorageError:
+        pass
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    record_action(folder, "next", through="cli", who="user 7")
+"""
+
+
+def test_a_disk_that_takes_the_beginning_of_a_line_refuses_the_action_and_spoils_no_later_line(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    whole = []
+    for line in (tmp_path / AUDIT_FILE).read_text().splitlines():
+        with suppress(json.JSONDecodeError):
+            whole.append(json.loads(line)["what"])
+    assert whole == ["first", *["next"] * 4]
