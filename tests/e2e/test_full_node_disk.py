@@ -1,5 +1,5 @@
-"""A full node in a process of its own, on a disk that fills up and is freed: refused by code, nothing told before the disk
-has it, nothing lost, ready again without a restart."""
+"""A full node and a validator in processes of their own, on a disk that fills up and is freed: refused by code, nothing told
+before the disk has it, nothing lost, ready again without a restart."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from stagepost.devnet.devnet import DevnetPlan, devnet
 from stagepost.devnet.member import COMMANDS
 from stagepost.errors import StagepostError, StorageError
 from stagepost.full_node.local_client import ExternalMessages
+from stagepost.full_node.running import COMPLAINTS_FILE
 from stagepost.ground.files.running_nodes import FullNodeFacts, find_full_node, find_remp_node
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
@@ -38,6 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devnet")]
 WITHIN_S = 120.0
 OFFERED_MAX = 200
 VALIDATORS = 4
+SESSION_S = 10.0
 ACCOUNT = bytes(31) + bytes([ContractKind.SUM_OF_PRIMES])
 
 
@@ -167,6 +169,60 @@ async def _story(data: Path, disk: Disk) -> None:
         receipts = node.on_disk()
         assert len(receipts) == status["statuses"]
         _require_whole(receipts, accepted)
+
+
+@pytest.mark.parametrize("kinds", [Calls.WRITES, Calls.SYNCS], ids=["full", "flushes fail"])
+def test_a_validator_on_a_full_disk_is_silent_and_takes_part_again_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: Calls
+) -> None:
+    """The other three finish messages meanwhile; afterwards another one is killed, and nothing is finished without this one."""
+    data = tmp_path / "the-net"
+    control = DiskControl(tmp_path / "control", "validator-2/")
+    try:
+        environment = control.environment
+    except NotToBeHad as reason:
+        pytest.skip(str(reason))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    asyncio.run(_story_of_a_validator(data, control, kinds))
+
+
+async def _story_of_a_validator(data: Path, control: DiskControl, kinds: Calls) -> None:
+    plan = DevnetPlan(validators=VALIDATORS, session_lifetime_s=SESSION_S)
+    flags = ("--metrics-port", "0", "--http", "127.0.0.1:0")
+    async with devnet(plan, data, one_process=False, full_node_here=False, full_node_flags=flags) as network:
+        node = await _started(data)
+        await until(lambda: _is(node, 200))
+        sent = 0
+
+        async def finish(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                assert (await node.post(2 + sent))[0] == 202
+                sent += 1
+            await until(lambda: _are_final(node, sent))
+
+        await finish(3)
+        error = errno.ENOSPC if kinds is Calls.WRITES else errno.EIO
+        control.fail(count=FOR_EVER, kinds=kinds, error=error, short=kinds is Calls.WRITES)
+        await finish(5)
+        await until(lambda: _is_ready(data / "validator-2", 503))
+        await asyncio.sleep(SESSION_S)  # into another session
+        await finish(5)
+        control.heal()
+        await until(lambda: _is_ready(data / "validator-2", 200))
+        await network.members["validator-3"].kill()
+        await finish(5)
+        assert [name for name, one in network.members.items() if one.fault] == []
+        assert not (data / COMPLAINTS_FILE).exists()
+
+
+async def _is_ready(folder: Path, status: int) -> bool:
+    with suppress(OSError, StagepostError):
+        noted = find_remp_node(folder)
+        assert noted is not None
+        return (await asyncio.to_thread(_ask, f"127.0.0.1:{noted.metrics_port}", "/readyz"))[0] == status
+    return False
 
 
 async def _started(data: Path) -> Node:
