@@ -65,7 +65,7 @@ dmq.keys.signer             DmqSigner.sign
 dmq.keys.signing_pair       SigningPair.sign
 dmq.message                 sign_message
 ground.crypto.kes           SigningKey.sign
-delivery.transports.dmq_sending SubmissionLanes.submit
+delivery.transports.dmq_sending SubmissionConnections.submit
 
 Into the DMQ node
 dmq.endpoints.local_client  LocalClient.submit

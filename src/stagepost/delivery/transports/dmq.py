@@ -32,7 +32,7 @@ from stagepost.delivery.transports.dmq_connectivity import (
     DmqConnectivity,
     NodePeers,
 )
-from stagepost.delivery.transports.dmq_sending import DmqSubmitter, SubmissionLanes
+from stagepost.delivery.transports.dmq_sending import DmqSubmitter, SubmissionConnections
 from stagepost.dmq.endpoints.connection import LocalNode
 from stagepost.dmq.endpoints.local_client import ClientLimits, LocalClient
 from stagepost.dmq.endpoints.message_stream import ListenLimits
@@ -177,10 +177,10 @@ class DmqTransport:
         """Connect, or begin to try; return when it is known whether the node and its peers are there."""
         if self._sending is not None:
             raise LocalProtocolError("this transport was started already")
-        lanes = SubmissionLanes(self._make_client, self._limits.lanes)
+        connections = SubmissionConnections(self._make_client, self._limits.lanes)
         unreachable = self._connectivity.note_unreachable
         gap_s = rules_for(self._node.network_magic).message_gap_s
-        self._sending = DmqSubmitter(self._signer, lanes, self._clock, unreachable, gap_s)
+        self._sending = DmqSubmitter(self._signer, connections, self._clock, unreachable, gap_s)
         self._listener = self._make_client()
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._connectivity.run(), name="delivery-peers")

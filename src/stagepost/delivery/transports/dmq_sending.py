@@ -3,7 +3,7 @@
 `Pace` keeps to the rule of the network, where a pool may send only once in a while, and follows the node, which names
 the seconds to wait when a message came too soon after the last one.
 
-`SubmissionLanes` are several connections to one node: each carries one message at a time, and a node that makes messages
+`SubmissionConnections` are several connections to one node: each carries one message at a time, and a node that makes messages
 durable in groups takes many in the time of one.
 """
 
@@ -80,29 +80,29 @@ class Pace:
         return f"{rule if self.gap_s else 'the node asked to wait'}; sends again at {at} UTC"
 
 
-class SubmissionLanes:
+class SubmissionConnections:
     """Connections to a node. The last one used is used first, so that a quiet program keeps only one."""
 
     def __init__(self, make_client: Callable[[], LocalClient], count: int) -> None:
-        self._lanes = [make_client() for _ in range(count)]
-        self._free = list(self._lanes)
+        self._clients = [make_client() for _ in range(count)]
+        self._free = list(self._clients)
         self._permits = asyncio.Semaphore(count)
 
     async def submit(self, message: DmqMessage) -> Outcome:
         async with self._permits:
-            lane = self._free.pop()
+            client = self._free.pop()
             try:
-                return await lane.submit(message)
+                return await client.submit(message)
             finally:
-                self._free.append(lane)
+                self._free.append(client)
 
     async def check(self) -> None:
         """Shake hands once; raise as a submission would if the node is absent."""
-        await self._lanes[0].check()
+        await self._clients[0].check()
 
     async def close(self) -> None:
-        for lane in self._lanes:
-            await lane.close()
+        for client in self._clients:
+            await client.close()
 
 
 SIGNING_RETRY_S = 30.0
@@ -120,14 +120,14 @@ class DmqSubmitter:
     def __init__(
         self,
         signer: Signer,
-        lanes: SubmissionLanes,
+        connections: SubmissionConnections,
         clock: Clock,
         on_unreachable: Callable[[], None],
         gap_s: float = 0.0,
     ) -> None:
         """`gap_s` is the network's rule: seconds between two messages of one pool."""
         self._signer = signer
-        self._lanes = lanes
+        self._connections = connections
         self._clock = clock
         self._on_unreachable = on_unreachable
         self._pace = Pace(clock, gap_s)
@@ -136,10 +136,10 @@ class DmqSubmitter:
 
     async def check(self) -> None:
         """Shake hands with the node; raise as a submission would."""
-        await self._lanes.check()
+        await self._connections.check()
 
     async def close(self) -> None:
-        await self._lanes.close()
+        await self._connections.close()
 
     async def send(self, body: bytes, ttl_s: float) -> DmqMessage:
         """Send a body at once, or fail while the node is known to refuse it."""
@@ -189,7 +189,7 @@ class DmqSubmitter:
             text = f"cannot sign: {error.text}"
             raise SendFailed(text, SIGNING_RETRY_S, costs_attempt=False, code=error.code) from error
         try:
-            return signed, await self._lanes.submit(signed)
+            return signed, await self._connections.submit(signed)
         except StagepostError as error:
             # An absent node costs no attempt; a node that took the message and fell silent does.
             is_silent = isinstance(error, ProtocolTimeout)
