@@ -98,9 +98,9 @@ def files_query(
     """Return a query for the rows of files of one table, with `day`; there is at least one file."""
     if store.is_local:
         files = ", ".join("'" + store.path(table, path).replace("'", "''") + "'" for path in paths)
-        return (
-            f"SELECT * FROM read_parquet([{files}], hive_partitioning = true, hive_types = {{'{DAY}': DATE}})"
-        )
+        # DuckDB's own way would make columns of folders above the tables, too. Files of other days are passed over alike.
+        day = f"CAST(regexp_extract(filename, '/{DAY}=([^/]*)/[^/]*$', 1) AS DATE) AS {DAY}"
+        return f"SELECT *, {day} FROM read_parquet([{files}], hive_partitioning = false)"
     from pyarrow import dataset
 
     name = f"stored_{table}_{abs(hash(tuple(paths)))}"

@@ -102,12 +102,11 @@ class Reader:
             raise StorageError(
                 f"there is no table {name} in {self.store.address}", advice="make the tables anew"
             )
-        files = [self.store.path(name, one.path) for one in held_files(table)]
+        files = [one.path for one in held_files(table)]
         if self.store.is_local and files:
-            return (
-                f"SELECT * FROM read_parquet([{', '.join(map(quoted, files))}], hive_partitioning = true, "
-                f"hive_types = {{'{DAY}': DATE}})"
-            )
+            from stagepost.pipeline.tables.look_up import files_query
+
+            return files_query(self.connection, self.store, name, files)
         # Without files the columns are those of the table; on object storage the package reads.
         stored = f"stored_{name}"
         self._datasets[stored] = table.to_pyarrow_dataset()

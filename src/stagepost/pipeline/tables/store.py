@@ -25,6 +25,9 @@ SCHEMES = ("s3",)
 OPTION_PREFIX = "AWS_"
 """Beginning of the names of settings by which object storage is reached, as the `deltalake` package has them."""
 
+_READ_OTHERWISE = re.compile(r"[?#\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+"""Characters of an address that the `deltalake` package, which takes it for a URL, would read as others."""
+
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
 
 
@@ -47,8 +50,15 @@ class TableStore(msgspec.Struct, frozen=True):
             return address
         text = os.fspath(address)
         found = _ADDRESS.fullmatch(text)
+        whole = os.path.abspath(text) if found is None else text
+        if (odd := _READ_OTHERWISE.search(whole)) is not None:
+            raise ConfigError(
+                f"{whole!r} is not a valid address of tables: {odd[0]!r} would be read as part of a URL",
+                advice="choose a folder or prefix without question marks, number signs, backslashes and %XX",
+                found=odd[0],
+            )
         if found is None:
-            return cls(os.path.abspath(text), options or {})
+            return cls(whole, options or {})
         scheme = found["scheme"].lower()
         if scheme not in SCHEMES or len(found["slashes"]) != 2:
             raise ConfigError(

@@ -23,6 +23,7 @@ from stagepost.pipeline.tables.delta import (
     day_of,
     open_table,
 )
+from stagepost.pipeline.tables.look_up import queries
 from stagepost.pipeline.tables.store import TableStore, storage_options
 
 pytest.importorskip("deltalake")
@@ -167,6 +168,37 @@ def test_dead_files_go_before_a_checkpoint_forgets_them_and_no_others(
 def test_addresses_without_safe_commits_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid address of tables"):
         TableStore.at(address)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "a\\b", "a%41b", "a%20b", "a\nb", "a\x01b"])
+@pytest.mark.parametrize("before", ["/data/", "s3://bucket/"])
+def test_addresses_that_the_package_would_read_as_others_are_refused(before: str, name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a valid address of tables") as refused:
+        TableStore.at(f"{before}{name}/tables")
+    assert "\n" not in refused.value.text
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "ü'\"", "[1]{2}(3)", "a*b", "a=b", "a:b;c", "日本"])
+def test_folders_of_other_names_hold_tables(tmp_path: Path, name: str) -> None:
+    store = TableStore.at(tmp_path / name)
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 5),)))
+
+    with queries(store, {"found": ("things", [one.path for one in table.held()])}) as connection:
+        assert connection.execute("SELECT count(*), min(day) FROM found").fetchall() == [
+            (5, date(2026, 1, 31))
+        ]
+
+
+def test_folders_above_the_tables_are_no_columns(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path / "net=main" / "message_id=x" / "day=2020-01-01")
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 1), a_file(store, 2, "2026-02-01"))))
+
+    with queries(store, {"found": ("things", [one.path for one in table.held()])}) as connection:
+        found = connection.execute("SELECT * FROM found WHERE day < DATE '2026-02-01'")
+        assert [column[0] for column in found.description or ()] == ["message_id", "count", "day"]
+        assert found.fetchall() == [("0" * 64, 0, date(2026, 1, 31))]
 
 
 def test_days_of_the_calendar() -> None:
