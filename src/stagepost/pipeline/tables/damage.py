@@ -12,7 +12,7 @@ from datetime import date, timedelta
 
 from stagepost.errors import StagepostError, StorageError
 from stagepost.pipeline.tables.delta import Held, held_files, open_table
-from stagepost.pipeline.tables.manifest import RECORDS
+from stagepost.pipeline.tables.manifest import RECORDS, read_manifest
 from stagepost.pipeline.tables.store import TableStore
 
 QUERY_FAULTS = frozenset({"ParserException", "BinderException", "CatalogException", "InterruptException"})
@@ -50,8 +50,21 @@ def damage(
     for name, file in sorted(held, key=lambda entry: entry[1].path not in first_line):
         reason = fault_of(where, name, file)
         if reason is not None:
-            return damaged(where, name, file, reason)
+            return _moved_on(where, versions, name, file) or damaged(where, name, file, reason)
     return None
+
+
+def _moved_on(where: TableStore, versions: dict[str, int], name: str, file: Held) -> StorageError | None:
+    """Return the error of a reader whose version is so old that its file was removed; None if the present version holds the file."""
+    now = read_manifest(where)
+    version = None if now is None else now.versions.get(name)
+    if version in (None, versions[name]) or any(one.path == file.path for one in _held(where, name, version)):
+        return None
+    return StorageError(
+        f"the tables in {where.address} have moved on since they were opened: {name} is at version {version}, "
+        f"and files of version {versions[name]} are removed",
+        advice="open the tables again: files stay for an hour after a later version has left them out",
+    )
 
 
 def fault_of(where: TableStore, name: str, file: Held) -> str | None:
@@ -94,5 +107,5 @@ def damaged(where: TableStore, name: str, file: Held, reason: str) -> StorageErr
     )
 
 
-def _held(where: TableStore, name: str, version: int) -> list[Held]:
+def _held(where: TableStore, name: str, version: int | None) -> list[Held]:
     return held_files(open_table(where, name, version))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -15,16 +17,18 @@ from rigs.object_storage import object_storage
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
 from stagepost.cli.pipeline.command import pipeline
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.pipeline.tables.damage import damage
-from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.delta import Commit, LakeTable, held_files, open_table
 from stagepost.pipeline.tables.export import Exported, FileFormat, export
 from stagepost.pipeline.tables.filter import MessageFilter
-from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.manifest import COMMITS, read_manifest
 from stagepost.pipeline.tables.one_message import stored_message
+from stagepost.pipeline.tables.query import TableQuery
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.web.tables import TableQueries
-from tests.worlds.pipeline.small_lake import Rows, name_of, write_published_lake
+from tests.worlds.pipeline.small_lake import Rows, name_of, schema_of, write_published_lake
 
 Harm = Callable[[Path], object]
 
@@ -144,6 +148,33 @@ def test_readers_name_the_day_of_a_damaged_file(kind: str, lake: tuple[TableStor
             str(store.folder.parent / "r.csv"),
         )
     assert not list(store.folder.parent.glob("*r*.csv*"))
+    with pytest.raises(StorageError, match=wanted), TableQuery(store, "SELECT * FROM receipts") as query:
+        list(query.rows())
+
+
+def test_a_reader_of_a_version_whose_files_were_removed_is_told_to_open_the_tables_again(
+    lake: tuple[TableStore, Rows],
+) -> None:
+    store, rows = lake
+    reader = Reader(store)
+    manifest = reader.manifest
+    table = LakeTable(store, "receipts", schema_of(BY_NAME["receipts"]))
+    before = table.held()
+    table.commit(Commit(removes=tuple(before[:1])))
+    commits = LakeTable(store, COMMITS, pa.schema([("generation", pa.int64())]))
+    newer = msgspec.structs.replace(
+        manifest,
+        generation=manifest.generation + 1,
+        versions={**manifest.versions, "receipts": table.version},
+    )
+    commits.commit(Commit(account=msgspec.to_builtins(newer)))
+    table.remove_dead(hours=0)
+
+    assert not Path(store.path("receipts", before[0].path)).exists()
+    with pytest.raises(StorageError, match="have moved on") as raised:
+        reader.sql("SELECT * FROM receipts ORDER BY ALL")
+    assert "open the tables again" in str(raised.value.advice)
+    assert len(Reader(store).sql("SELECT * FROM receipts")) == len(rows["receipts"]) - before[0].rows
 
 
 def test_lost_records_are_read_from_the_topics_again(lake: tuple[TableStore, Rows]) -> None:

@@ -161,9 +161,23 @@ def test_bytes_lists_and_what_is_not_there_have_a_form(lake: Lake) -> None:
     assert found["nothing"] is None
 
 
+def test_values_that_json_does_not_have_are_texts_and_no_column_is_lost(lake: Lake) -> None:
+    times = "TIME '12:30' AS a, INTERVAL '36 hours' AS b, TIMESTAMPTZ '2026-01-31 00:00:00+00' AS c"
+    odd = "UUID '00000000-0000-0000-0000-000000000001' AS d, 'nan'::DOUBLE AS e, 1 / 0 AS f, MAP {1: 2.50::DECIMAL(5, 2)} AS g"
+
+    line = lake.run(f"SELECT {times}, {odd}, 1 AS h, 2 AS h", "--json")
+
+    assert json.loads(line, parse_constant=lambda name: pytest.fail(name)) == {
+        **{"a": "12:30:00", "b": "1 day, 12:00:00", "c": "2026-01-31T00:00:00+00:00"},
+        **{"d": "00000000-0000-0000-0000-000000000001", "e": "nan", "f": "inf", "g": {"1": 2.5}},
+        **{"h": 1, "h_1": 2},
+    }
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [
+        ("SELECT '\udcff'", "UTF-8"),
         ("SELEKT 1", "syntax error"),
         ("SELECT nothing FROM messages", "nothing"),
         ("SELECT * FROM letters", "letters"),
