@@ -158,7 +158,7 @@ def whole(value: object, greatest: int) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and is_text(value) else None
+    return value if isinstance(value, str) and value and is_text(value) else None
 
 
 def is_text(value: str) -> bool:

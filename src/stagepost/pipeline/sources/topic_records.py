@@ -38,9 +38,9 @@ def records_of(wanted: Range, reads: Iterable[Read]) -> Iterator[Record]:
             read.value,
             False,
             session_hint(headers.get("session")),
-            headers.get("delivery_id"),
-            headers.get("dmq_id"),
-            headers.get("from"),
+            headers.get("delivery_id") or None,
+            headers.get("dmq_id") or None,
+            headers.get("from") or None,
         )
 
 

@@ -1,4 +1,5 @@
-"""Rows of tables that are read out of records' bytes: messages of DMQ, signatures of Mithril, parts of a stake distribution.
+"""Rows of tables that are read out of records' bytes: messages of DMQ, events of delivery, signatures of Mithril, parts of
+a stake distribution.
 Plain Python, run in the driver or in Spark's workers.
 """
 
@@ -7,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from stagepost.delivery.effects import DeliveryEvent
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.mithril.body import decode_body
 from stagepost.dmq.mithril.observatory import Sighting, entity_names
 from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.errors import DecodeError, StagepostError
+from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.schemas import TABLES, with_day
 from stagepost.pipeline.steps.columns import arrow_schema, batch_of
 from stagepost.pipeline.steps.other_checks import INT64_MAX, PROFILE
@@ -46,6 +50,13 @@ def _dmq_rows(value: bytes | None, received_ms: int | None, key: str | None, rea
     period = min(message.kes_period, INT64_MAX)
     named = message.message_id.hex(), message.pool_id.hex(), period, message.expires_at
     return [(*named, received_ms, len(message.body), reason is None)]
+
+
+def _event_rows(value: bytes) -> Rows:
+    event = decode_foreign(value, DeliveryEvent)
+    acked_by = msgspec.json.encode(event.acked_by).decode() if event.acked_by else None
+    said = event.delivery_id, event.status.value, event.tier.value, event.topic, event.timestamp_ms
+    return [(*said, event.attempt, event.dmq_id, event.error, acked_by)]
 
 
 def _stake_rows(value: bytes, _: int | None) -> Rows:
@@ -84,5 +95,6 @@ def _signature_rows(value: bytes, received_ms: int | None) -> Rows:
 
 
 dmq_rows = _step(_dmq_rows, TABLES["dmq_messages"])
+event_rows = _step(_event_rows, TABLES["delivery_events"])
 stake_rows = _step(_stake_rows, TABLES["pool_stakes"])
 signature_rows = _step(_signature_rows, TABLES["mithril_signatures"])

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from stagepost.errors import ErrorCode
-from stagepost.pipeline.schemas import STAGES, TABLES
-from stagepost.pipeline.steps.decoded_rows import dmq_rows, signature_rows, stake_rows
+from stagepost.pipeline.schemas import STAGES
+from stagepost.pipeline.steps.decoded_rows import dmq_rows, event_rows, signature_rows, stake_rows
 from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment
 from stagepost.pipeline.steps.sessions import codes, is_queued, show_sessions
 from stagepost.pipeline.steps.sql_engines import Engine, engine_for
@@ -191,14 +191,11 @@ _OBSERVED = """
     SELECT day, value, min(arrived_ms) AS received_ms FROM arrived
     WHERE topic = '{topic}' AND reason IS NULL AND value IS NOT NULL GROUP BY day, value
 """
+# Copies of an event have the same hash, however their fields are written.
 _DELIVERY_EVENTS = f"""
-    SELECT DISTINCT {{columns}}, day FROM (
-      SELECT string(value) AS event, day FROM arrived WHERE topic = '{topics.DELIVERY_EVENTS}' AND reason IS NULL
-    )
+    SELECT day, min(value) AS value FROM arrived
+    WHERE topic = '{topics.DELIVERY_EVENTS}' AND reason IS NULL GROUP BY day, signed_hash
 """
-
-Write = Callable[[str, list[DataFile]], None]
-"""Function that is told of a table's new files."""
 
 
 class Inputs(NamedTuple):
@@ -240,11 +237,7 @@ def write_others(inputs: Inputs, made: dict[str, list[DataFile]], after_each: Ca
         engine.show("replays", "replays", [file.path for file in made["replays"]], _REPLAY_NAMES)
         make("alerts", _alerts(inputs.moment))
         make("dmq_messages", _DMQ_MESSAGES, dmq_rows)
-        events = [
-            f"try_cast(get_json_object(event, '$.{one.name}') AS {one.dataType.simpleString()})"
-            for one in TABLES["delivery_events"].fields
-        ]
-        make("delivery_events", _DELIVERY_EVENTS.format(columns=", ".join(events)))
+        make("delivery_events", _DELIVERY_EVENTS, event_rows)
         seen = set(engine.distinct(RECORDS, [one.path for one in tables.table(RECORDS).held(days)], "topic"))
         for name, step in (("pool_stakes", stake_rows), ("mithril_signatures", signature_rows)):
             if OBSERVED[name] in seen or tables.table(name).held(days):

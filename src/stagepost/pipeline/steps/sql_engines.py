@@ -43,7 +43,6 @@ _MACROS = {
     "sha2(text, bits)": "sha256(text)",
     "string(bytes)": "decode(bytes)",
     "array_join(list, between)": "array_to_string(list, between)",
-    "get_json_object(text, path)": "json_extract_string(text, path)",
     "explode(list)": "unnest(list)",
     "try_element_at(list, place)": "list_extract(list, place)",
     "sequence(first, last)": "generate_series(first, last)",

@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import lines_of, read_line, survey
+from stagepost.pipeline.sources.topic_ranges import Range
+from stagepost.pipeline.sources.topic_records import records_of
 from stagepost.pipeline.steps import record_checks
 from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX
 from stagepost.remp.validator_sets import parse_validator_sets
+from stagepost.topics.batch import Read
+from stagepost.topics.topic import STATUSES
 from tests.worlds.pipeline.pipeline_oracle import read_row, recompute
 from tests.worlds.pipeline.pipeline_world import FAULTS, a_dump, a_life, sets_bytes, world_sets, written
 
@@ -111,6 +115,14 @@ def test_a_position_out_of_range_counts_as_not_given() -> None:
     record = read_line(written({**LINE, "partition": 1 << 31, "offset": 1 << 63}), 7)
 
     assert (record.partition, record.offset) == (None, 7)
+
+
+def test_an_empty_header_names_no_message_of_another_layer() -> None:
+    headers = {"delivery_id": "", "dmq_id": ""}
+    record = read_line(written({**LINE, "headers": headers}), 7)
+    (read,) = records_of(Range(STATUSES, 0, 0, 1), [Read(0, None, b"", headers, 1)])
+
+    assert (record.delivery_id, record.dmq_id, read.delivery_id, read.dmq_id) == (None,) * 4
 
 
 def test_the_bad_row_of_a_key_is_counted_with_that_key() -> None:

@@ -60,7 +60,8 @@ def test_what_a_dmq_node_tells_and_all_other_topics_go_through_one_stream_with_e
     sets.write_bytes(sets_bytes())
     _append(data, DMQ_MESSAGES, [Record(b"none", b"\xff"), Record(b"00" * 32, GOOD[1].encode())])
     event = json.dumps(EVENT).encode()
-    other = json.dumps({**EVENT, "status": "Failed"}).encode()
+    # A repeated member, of which the check takes the last; the table must not show another one.
+    other = json.dumps({**EVENT, "status": "Failed"}).encode().replace(b"{", b'{"topic": "another", ', 1)
     key = EVENT["delivery_id"].encode()
     events = [
         Record(key, event),
@@ -122,6 +123,7 @@ def test_what_a_dmq_node_tells_and_all_other_topics_go_through_one_stream_with_e
         found = {row["status"]: row for row in reader.table("delivery_events")}
         assert found.keys() == {"Acked", "Failed"}
         assert (found["Acked"]["attempt"], found["Acked"]["acked_by"]) == (2, '["relay"]')
+        assert found["Failed"]["topic"] == EVENT["topic"]
     finally:
         reader.close()
 
