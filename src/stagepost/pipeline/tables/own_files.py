@@ -29,7 +29,7 @@ from stagepost.pipeline.tables.manifest import (
     refuse_former,
 )
 from stagepost.pipeline.tables.reader import TABLES
-from stagepost.pipeline.tables.safe_storage import require_safe_options
+from stagepost.pipeline.tables.safe_storage import PROBE, require_safe_options
 from stagepost.pipeline.tables.store import TableStore
 
 CHECKPOINT_FOLDER = "checkpoint"
@@ -51,6 +51,8 @@ _COPIES = {
     SETS_FOLDER: re.compile(r"[0-9a-f]{64}\.(json|new)"),
     TRUST_FOLDER: re.compile(r"[0-9a-f]{64}\.(json|tl|new)"),
 }
+_PROBE = re.compile(re.escape(PROBE) + "[0-9a-f]+")
+_FOLDERS = (*TABLE_FOLDERS, *_COPIES, CHECKPOINT_FOLDER)
 _DAY_FOLDER = re.compile(rf"{DAY}=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}")
 _ENTRY = re.compile(r"[0-9]{20}\.json")
 _OUR_FILE = re.compile(r"([0-9]+)-[0-9a-f]{16}\.parquet")
@@ -67,27 +69,29 @@ def require_own_place(where: TableStore) -> None:
 
 
 def require_own_folder(where: TableStore) -> None:
-    """Raise `ConfigError` if a folder holds anything that no driver of tables made there, or tables without `commits`.
+    """Raise `ConfigError` if a folder or prefix holds anything that no driver of tables made there, or tables without `commits`.
 
-    Looks only: nothing is written, and a driver may be at work in the folder meanwhile.
+    Looks only: nothing is written, and a driver may be at work there meanwhile. Below a prefix of object storage only the first
+    names are looked at: no file is removed there that the log of a table has not named.
     """
-    if not where.is_local:
-        return
-    folder = where.folder
     try:
         refuse_former(where)
-        strange = list(_strange_in(folder))
-        is_there = (folder / COMMITS / LOG_FOLDER).is_dir()
-        left = [name for name in TABLE_FOLDERS if (folder / name / LOG_FOLDER).is_dir()]
+        if where.is_local:
+            strange = list(_strange_in(where.folder))
+            left = [name for name in TABLE_FOLDERS if (where.folder / name / LOG_FOLDER).is_dir()]
+        else:
+            below = _names_below(where)
+            strange = sorted(one for one in below if not (one in _FOLDERS or _PROBE.fullmatch(one)))
+            left = [name for name in TABLE_FOLDERS if name in below]
     except FileNotFoundError:
         return
     except OSError as error:
         raise StorageError(
-            f"cannot write tables into {folder}: {(error.strerror or str(error)).lower()}", advice="see --out"
+            f"cannot write tables into {where}: {(error.strerror or str(error)).lower()}", advice="see --out"
         ) from error
-    if left and not is_there:
+    if left and COMMITS not in left:
         raise ConfigError(
-            f"{folder} holds {len(left)} tables, as {left[0]}, and no table {COMMITS} that says what of them counts",
+            f"{where} holds {len(left)} tables, as {left[0]}, and no table {COMMITS} that says what of them counts",
             advice=f"put {COMMITS} back from a copy, or make new tables from the topics or the dump in another folder",
             found=len(left),
         )
@@ -95,10 +99,18 @@ def require_own_folder(where: TableStore) -> None:
         shown = ", ".join(strange[:NAMES_SHOWN_MAX])
         more = f" and {len(strange) - NAMES_SHOWN_MAX} more" if len(strange) > NAMES_SHOWN_MAX else ""
         raise ConfigError(
-            f"{folder} holds what no driver of these tables has made: {shown}{more}",
+            f"{where} holds what no driver of these tables has made: {shown}{more}",
             advice="move it elsewhere, or name an empty folder or a new one for the tables; nothing was written or removed",
             found=strange[0],
         )
+
+
+def _names_below(where: TableStore) -> set[str]:
+    """Return the first names below a prefix of object storage."""
+    from pyarrow.fs import FileSelector
+
+    found = where.file_system("").get_file_info(FileSelector("", allow_not_found=True))
+    return {info.base_name for info in found}
 
 
 def remove_unfinished(where: TableStore, manifest: Manifest) -> None:
@@ -168,7 +180,7 @@ def _strange_in(folder: Path) -> Iterator[str]:
         name = entry.name
         if _OF_FILE_SYSTEM.fullmatch(name) or (entry.is_file() and _is_file_of_ours(name)):
             continue
-        if not entry.is_dir() or name not in (*TABLE_FOLDERS, *_COPIES, CHECKPOINT_FOLDER):
+        if not entry.is_dir() or name not in _FOLDERS:
             yield name
         elif name in _COPIES:
             yield from (f"{name}/{one}" for one in os.listdir(entry.path) if not _COPIES[name].fullmatch(one))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rigs.object_storage import BUCKET, object_storage
 from stagepost.errors import ConfigError
+from stagepost.pipeline.tables.delta import held_files, open_table
+from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, keep_sets
 from stagepost.pipeline.tables.store import TableStore
+from tests.worlds.pipeline.pipeline_spark import need_packages
+from tests.worlds.pipeline.written_tables import write_lake
 
 pytest.importorskip("deltalake", reason="the extra spark brings it")
 
@@ -66,6 +71,27 @@ def test_a_server_that_ignores_conditions_is_refused_and_nothing_is_left() -> No
             require_safe_commits(TableStore.at(storage.address("tables"), storage.options))
 
         assert left(storage.folder) == []
+
+
+@pytest.mark.xdist_group("object storage")
+def test_a_prefix_with_a_strangers_object_or_without_commits_is_refused_and_stays_as_it_is() -> None:
+    need_packages()
+    from stagepost.pipeline.tables.tables import Tables
+
+    with object_storage() as storage:
+        store = TableStore.at(storage.address("tables"), storage.options)
+        assert storage.request("PUT", "tables/notes/of-mine.txt", b"mine").status == 200
+        with pytest.raises(ConfigError, match=r"no driver of these tables has made: notes$"):
+            Tables(store)
+        assert storage.request("DELETE", "tables/notes/of-mine.txt").status == 204
+        write_lake(store, {RECORDS: [{"offset": 1}]}, Manifest(total=Batch(rows=1)))
+        keep_sets(store, b"{}")
+        Tables(store).close()
+
+        shutil.rmtree(storage.folder / BUCKET / "tables" / COMMITS)
+        with pytest.raises(ConfigError, match=f"and no table {COMMITS} that says what of them counts"):
+            Tables(store)
+        assert [one.rows for one in held_files(open_table(store, RECORDS))] == [1]
 
 
 def left(folder: Path) -> list[Path]:
