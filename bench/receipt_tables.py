@@ -131,7 +131,7 @@ def _measured(
     whole = _written(folder, receipts)
     run, bare_s, unrest = _calmest(spark, whole, folder)
     at_once_s = _bare_at_once_s(whole)
-    duckdb_s = _by_duckdb(spark, whole, folder / "duckdb")
+    duckdb_s, duckdb_cpu_s = _by_duckdb(spark, whole, folder / "duckdb")
     over_bare, over_duckdb = run.cpu_s / (bare_s * receipts), run.wall_s / duckdb_s
     readings = [
         Reading("pipeline: starting Spark", started_s, "s"),
@@ -153,7 +153,9 @@ def _measured(
         Reading(
             f"pipeline: Spark's wall time over DuckDB's (at most {SPARK_OVER_DUCKDB_MAX})", over_duckdb, "x"
         ),
+        Reading("pipeline: Spark's processor time over DuckDB's", run.cpu_s / duckdb_cpu_s, "x"),
         Reading("pipeline: Spark's wall time", run.wall_s, "s"),
+        Reading("pipeline: Spark's processor time", run.cpu_s, "s"),
         *_memory(run),
     ]
     missed = []
@@ -287,8 +289,10 @@ def _backfill(spark: object, dump: Dump, out: Path) -> Run:
     return Run(wall_s, cpu_s, memory.java_bytes, memory.python_bytes)
 
 
-def _by_duckdb(spark: object, dump: Dump, out: Path) -> float:
-    """From lines to the files of all tables; its wall time. The verdicts that reports are made of are taken from elsewhere."""
+def _by_duckdb(spark: object, dump: Dump, out: Path) -> tuple[float, float]:
+    """From lines to the files of all tables; its wall time and its processor time. The verdicts that reports are made of are
+    taken from elsewhere.
+    """
     from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
     from stagepost.pipeline.steps.messages import Moment
     from stagepost.pipeline.steps.reports import Inputs, write_others
@@ -299,7 +303,7 @@ def _by_duckdb(spark: object, dump: Dump, out: Path) -> float:
     try:
         driver = Driver(spark, tables, SETS)  # type: ignore[arg-type,unused-ignore]
         driver.take_dump(dump, Evaluation(what=Evaluated.MESSAGES), OfDump(dump.digest))
-        began = time.perf_counter()
+        began, used_s = time.perf_counter(), _own_cpu_s()
         with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
             files = [
                 path
@@ -322,9 +326,15 @@ def _by_duckdb(spark: object, dump: Dump, out: Path) -> float:
         days = sorted({one.day for one in tables.table("records").held()})
         moment = Moment(tables.manifest.total.natural_as_of_ms, driver.sets.message_timeout_ms)
         write_others(Inputs(spark, tables, days, driver.sets, moment), {}, lambda: None)
-        return time.perf_counter() - began
+        return time.perf_counter() - began, _own_cpu_s() - used_s
     finally:
         tables.close()
+
+
+def _own_cpu_s() -> float:
+    """Return the processor seconds of this process and of its ended children."""
+    found = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in found)
 
 
 def _check_piece(piece: Piece, out: str) -> list[str]:

@@ -34,8 +34,8 @@ from stagepost.pipeline.tables.delta import (
     Commit,
     DataFile,
     day_begin_ms,
+    day_of,
     of_commit,
-    today,
     writer_properties,
 )
 from stagepost.pipeline.tables.look_up import (
@@ -341,7 +341,7 @@ class Driver:
         return batch
 
     def _target(self) -> Target:
-        return Target(self.tables.store, self.tables.mark, today())
+        return Target(self.tables.store, self.tables.mark, day_of(self.tables.now_ms) or "")
 
     def _checked(self, raw: DataFrame) -> Batch:
         # Small batches come in many small parts, one of each partition of a topic; each part has its price.

@@ -208,6 +208,7 @@ class Following:
             try:
                 self._look_at_sets()
                 self._driver.refresh(self._moment(Evaluated.MESSAGES))
+                self._tidy()
                 self._evaluated_at = time.monotonic()
             finally:
                 self._turn.release()
@@ -251,7 +252,7 @@ def follow(
     now: Callable[[], float] = time.time,
 ) -> Manifest:
     """Follow the topics. Return when everything is taken (`is_once`), or when the process is told to stop."""
-    tables = Tables(options.out, at_point=at_point)
+    tables = Tables(options.out, at_point=at_point, now=now)
     try:
         with _checkpoint_of(tables.store) as checkpoint:
             if restore_checkpoint(checkpoint, tables.manifest, STREAM) and tables.store.is_local:

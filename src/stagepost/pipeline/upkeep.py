@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -86,7 +85,7 @@ class Upkeep:
         """
         manifest = self.tables.manifest
         as_of_ms = self.driver.moment(manifest.total, evaluation).as_of_ms
-        first = None if as_of_ms is None else day_of(min(as_of_ms, int(time.time() * 1_000)) - keep_ms)
+        first = None if as_of_ms is None else day_of(min(as_of_ms, self.tables.now_ms) - keep_ms)
         if first is None or manifest.waiting:
             return 0
         old = {one.day for name in STORED for one in self.tables.table(name).held() if one.day < first}

@@ -232,6 +232,38 @@ def test_a_running_stream_drops_days_when_a_new_day_begins(
     assert run(["pipeline", "check", "--tables", str(tmp_path / "tables")]) == 0
 
 
+def test_a_stream_drops_days_also_while_no_record_comes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_seed: int
+) -> None:
+    from stagepost.pipeline import stream
+    from stagepost.pipeline.driver import Evaluation
+    from stagepost.pipeline.stream import Following
+    from stagepost.pipeline.tables.tables import Tables
+
+    lines = a_dump(3, run_seed, bad=0.0, repeats=0.0)
+    (tmp_path / "sets.json").write_bytes(sets_bytes())
+    (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    now_s = [EPOCH_MS / 1_000 + 120]
+    options = StreamOptions(tmp_path / "data", tmp_path / "sets.json", tmp_path / "idle", keep_ms=DAY_MS)
+    tables = Tables(options.out, now=lambda: now_s[0])
+    try:
+        following = Following(spark, tables, options, tmp_path, lambda text: None, now=lambda: now_s[0])
+        dump = survey(tmp_path / "dump.jsonl")
+        following._driver.take_dump(dump, Evaluation(int(now_s[0] * 1_000)), OfDump(dump.digest))
+        monkeypatch.setattr(stream, "IDLE_REFRESH_S", 0.0)
+        following.upkeep()
+        assert tables.manifest.removed_rows == 0
+
+        now_s[0] += 2 * DAY_MS / 1_000  # the day after the next
+        following.upkeep()
+
+        assert tables.manifest.removed_rows == len(lines)
+        assert tables.table(RECORDS).held() == []
+        assert tables.manifest.written_ms == int(now_s[0] * 1_000)
+    finally:
+        tables.close()
+
+
 def later_by(line: bytes, more_ms: int) -> bytes:
     """Return a line that arrived later; what it says stays."""
     record = json.loads(line)

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -124,10 +124,6 @@ def day_of(time_ms: int | None) -> str | None:
 def day_begin_ms(day: str) -> int:
     """Return the first moment of a day, in Unix ms."""
     return (date.fromisoformat(day) - _EPOCH).days * DAY_MS
-
-
-def today() -> str:
-    return datetime.now(UTC).date().isoformat()
 
 
 class DayFile:

@@ -58,7 +58,7 @@ def pass_by(point: str) -> None:
 
 
 class Tables:
-    """The writer's side of a store. Holds the lock of a local folder from construction to `close`."""
+    """The writer's side of a store. Holds the lock of a local folder from construction to `close`. `now` gives Unix seconds."""
 
     def __init__(
         self, where: TableStore | Path, *, at_point: Point = pass_by, now: Callable[[], float] = time.time
@@ -97,6 +97,11 @@ class Tables:
     def mark(self) -> str:
         """Return what the names of files for the next commit begin with."""
         return f"{self.manifest.generation + 1:08d}"
+
+    @property
+    def now_ms(self) -> int:
+        """Return the time by the clock of this writer, in Unix ms."""
+        return int(self._now() * 1_000)
 
     def table(self, name: str) -> LakeTable:
         found = self._tables.get(name)
@@ -155,7 +160,7 @@ class Tables:
                 change(self.manifest),
                 generation=self.manifest.generation + 1,
                 versions={name: table.version for name, table in self._tables.items() if table.version >= 0},
-                written_ms=int(self._now() * 1_000),
+                written_ms=self.now_ms,
             )
             self.at_point("before manifest")
             transactions = self.transactions(following.stream_batches)
