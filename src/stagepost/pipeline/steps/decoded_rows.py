@@ -1,6 +1,5 @@
-"""Rows of tables that are read out of records' bytes: messages of DMQ, events of delivery, signatures of Mithril, parts of
-a stake distribution.
-Plain Python, run in the driver or in Spark's workers.
+"""Rows of tables that are read out of records' bytes: messages of DMQ, events of delivery, signatures of Mithril, parts of a
+stake distribution. Plain Python, run in the driver or in Spark's workers.
 """
 
 from __future__ import annotations

@@ -13,10 +13,13 @@ from datetime import date, timedelta
 from stagepost.errors import StagepostError, StorageError
 from stagepost.pipeline.tables.delta import Held, held_files, open_table
 from stagepost.pipeline.tables.manifest import RECORDS, read_manifest
-from stagepost.pipeline.tables.store import TableStore
+from stagepost.pipeline.tables.store import TableStore, said
 
 QUERY_FAULTS = frozenset({"ParserException", "BinderException", "CatalogException", "InterruptException"})
 """Names of DuckDB's failures that no file can be the reason of."""
+
+REQUEST_FAILED = "Error performing"
+"""Words of the `deltalake` package for a request that object storage did not answer as it should: nothing is known of the file."""
 
 
 @contextmanager
@@ -83,7 +86,12 @@ def fault_of(where: TableStore, name: str, file: Held) -> str | None:
     except FileNotFoundError:
         return "it is not there"
     except (OSError, ArrowException) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if not where.is_local and REQUEST_FAILED in str(error):
+            raise StorageError(
+                f"{where.path(name, file.path)} cannot be read: {said(error)}",
+                advice="is the storage in reach, and may these keys read it?",
+            ) from error
+        return said(error).rstrip(".")
     return None if rows == file.rows else f"it has {rows} rows, and the log of the table says {file.rows}"
 
 

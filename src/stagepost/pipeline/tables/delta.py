@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from stagepost.errors import StorageError
 from stagepost.ground.files.small_files import sync_file, sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.dictionary import about, commented
-from stagepost.pipeline.tables.store import TableStore
+from stagepost.pipeline.tables.store import TableStore, said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,9 +152,10 @@ class DayFile:
         self._names = schema.names
         self._least: dict[str, int] = {}
         self._greatest: dict[str, int] = {}
-        if store.is_local:
-            os.makedirs(os.path.dirname(self._address), exist_ok=True)
-        self._sink = store.file_system(table).open_output_stream(self._path)
+        with self._refused():
+            if store.is_local:
+                os.makedirs(os.path.dirname(self._address), exist_ok=True)
+            self._sink = store.file_system(table).open_output_stream(self._path)
         filtered = BLOOM_COLUMN in schema.names
         self._writer = pq.ParquetWriter(
             self._sink,
@@ -180,11 +181,15 @@ class DayFile:
     def _address(self) -> str:
         return self._store.path(self._table, self._path)
 
+    def _refused(self) -> AbstractContextManager[None]:
+        return refused_as_storage_error(self._address)
+
     def write(self, table: pa.Table) -> None:
         """Write row groups, each with filters of its own."""
         import pyarrow.compute as pc
 
-        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP_MAX)
+        with self._refused():
+            self._writer.write_table(table, row_group_size=ROWS_PER_GROUP_MAX)
         self._rows += len(table)
         for name in STATISTICS:
             if name in table.column_names:
@@ -195,12 +200,13 @@ class DayFile:
 
     def close(self) -> DataFile:
         """Finish the file, durably on a local disk, and return what a commit needs of it."""
-        self._writer.close()
-        size = int(self._sink.tell())
-        self._sink.close()
-        if self._store.is_local:
-            sync_file(self._address)
-            sync_folder(os.path.dirname(self._address))
+        with self._refused():
+            self._writer.close()
+            size = int(self._sink.tell())
+            self._sink.close()
+            if self._store.is_local:
+                sync_file(self._address)
+                sync_folder(os.path.dirname(self._address))
         empty = [name for name in STATISTICS if name in self._names and name not in self._least]
         return DataFile(
             self._table, self._path, self._day, size, self._rows, self._least, self._greatest, empty
@@ -393,7 +399,7 @@ def open_table(store: TableStore, name: str, version: int | None = None) -> Delt
         return None
     except (DeltaError, OSError) as error:
         raise StorageError(
-            f"the table {name} in {store.address} cannot be read: {str(error).splitlines()[0]}",
+            f"the table {name} in {store.address} cannot be read: {said(error)}",
             advice="is the storage in reach? an entry of the log that a power cut left half-written goes when the next driver "
             "starts; else put the table back from a copy, or make the tables anew",
         ) from error
@@ -459,28 +465,24 @@ def writer_properties(table: str) -> WriterProperties:
     )
 
 
-class refused_as_storage_error:  # read as a word: `with refused_as_storage_error(...)`
-    """Failures of the package, as an error of ours with the table's address and what to do."""
+@contextmanager
+def refused_as_storage_error(address: str) -> Iterator[None]:
+    """Raise failures of the package, and of the files beside it, as an error of ours with the table's address and what to do."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        if isinstance(error, CommitFailedError):
-            raise StorageError(
-                f"a commit to {self._address} was refused: {error}",
-                advice="one driver writes these tables at a time: stop the other, then run this one again",
-            ) from error
-        if isinstance(error, (DeltaError, OSError)):
-            raise StorageError(
-                f"cannot write {self._address}: {error}",
-                advice="the tables are as they were before; is the disk full, or the storage out of reach?",
-            ) from error
+    try:
+        yield
+    except CommitFailedError as error:
+        raise StorageError(
+            f"a commit to {address} was refused: {said(error)}",
+            advice="another driver writes these tables, or an answer of the storage was lost: stop the other, if there is one, then "
+            "run this one again",
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise StorageError(
+            f"cannot write {address}: {said(error)}",
+            advice="the tables are as they were before; is the disk full, or the storage out of reach?",
+        ) from error
 
 
 def _statistics(file: DataFile) -> str:

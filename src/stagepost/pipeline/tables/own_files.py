@@ -30,7 +30,7 @@ from stagepost.pipeline.tables.manifest import (
 )
 from stagepost.pipeline.tables.reader import TABLES
 from stagepost.pipeline.tables.safe_storage import PROBE, require_safe_options
-from stagepost.pipeline.tables.store import TableStore
+from stagepost.pipeline.tables.store import TableStore, said
 
 CHECKPOINT_FOLDER = "checkpoint"
 KAFKA_NOTE_FILE = "kafka-source.json"
@@ -87,7 +87,7 @@ def require_own_folder(where: TableStore) -> None:
         return
     except OSError as error:
         raise StorageError(
-            f"cannot write tables into {where}: {(error.strerror or str(error)).lower()}", advice="see --out"
+            f"cannot write tables into {where}: {(error.strerror or said(error)).lower()}", advice="see --out"
         ) from error
     if left and COMMITS not in left:
         raise ConfigError(

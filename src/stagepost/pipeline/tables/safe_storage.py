@@ -78,7 +78,8 @@ def require_safe_commits(store: TableStore) -> None:
                         advice="use a storage with conditional writes, or one path that all workers see",
                     )
     finally:
-        remove_all(store.file_system(name))
+        with refused_as_storage_error(store.of(name)):
+            remove_all(store.file_system(name))
 
 
 def _is_taken(writer: LakeTable, number: int) -> bool:

@@ -28,6 +28,11 @@ OPTION_PREFIX = "AWS_"
 _READ_OTHERWISE = re.compile(r"[?#\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """Characters of an address that the `deltalake` package, which takes it for a URL, would read as others."""
 
+SAID_MAX = 300
+"""Characters, at most, of a library's failure that an error of ours repeats."""
+
+_MARKS = re.compile("\x1b\\[[0-9;]*m|\u21b3")
+
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
 
 
@@ -120,3 +125,8 @@ class TableStore(msgspec.Struct, frozen=True):
 def storage_options(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of object storage in an environment."""
     return {name: value for name, value in environment.items() if name.startswith(OPTION_PREFIX)}
+
+
+def said(error: BaseException) -> str:
+    """Return what a library says of a failure in one line of text, without its colours and arrows."""
+    return " ".join(_MARKS.sub(" ", str(error)).split())[:SAID_MAX] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Object storage on which two writers could commit the same version is refused, with the reason."""
+"""Object storage on which two writers could commit the same version, and prefixes that are not ours, are refused with the reason."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from rigs.object_storage import BUCKET, object_storage
-from stagepost.errors import ConfigError
-from stagepost.pipeline.tables.delta import held_files, open_table
-from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, keep_sets
+from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.written_tables import write_lake
 
 pytest.importorskip("deltalake", reason="the extra spark brings it")
 
+import pyarrow as pa
+
+from stagepost.pipeline.tables.damage import fault_of
+from stagepost.pipeline.tables.delta import DayFile, held_files, open_table
+from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, keep_sets
+from stagepost.pipeline.tables.own_files import require_own_place
 from stagepost.pipeline.tables.safe_storage import PROBE, require_safe_commits, require_safe_options
 
 ADDRESS = "s3://lake/tables"
@@ -92,6 +96,36 @@ def test_a_prefix_with_a_strangers_object_or_without_commits_is_refused_and_stay
         with pytest.raises(ConfigError, match=f"and no table {COMMITS} that says what of them counts"):
             Tables(store)
         assert [one.rows for one in held_files(open_table(store, RECORDS))] == [1]
+
+
+@pytest.mark.xdist_group("object storage")
+def test_a_storage_that_refuses_the_keys_is_named_in_one_line_and_no_file_called_damaged() -> None:
+    need_packages()
+    with object_storage() as storage:
+        store = TableStore.at(storage.address("tables"), storage.options)
+        write_lake(store, {RECORDS: [{"offset": 1}]}, Manifest(total=Batch(rows=1)))
+        held = held_files(open_table(store, RECORDS))
+        other = TableStore.at(store.address, {**store.options, "AWS_SECRET_ACCESS_KEY": "another"})
+        schema = pa.schema([("message_id", pa.string())])
+
+        def write() -> None:
+            file = DayFile(other, RECORDS, "2026-01-31", schema)
+            file.write(pa.table({"message_id": ["00"]}))
+            file.close()
+
+        acts = (
+            write,
+            lambda: require_own_place(other),
+            lambda: require_safe_commits(other),
+            lambda: open_table(other, RECORDS),
+            lambda: fault_of(other, RECORDS, held[0]),
+        )
+        for act in acts:
+            with pytest.raises(StorageError) as refused:
+                act()
+            assert store.address in refused.value.text
+            assert not set("\n\x1b\u21b3") & set(refused.value.text)
+        assert fault_of(store, RECORDS, held[0]) is None
 
 
 def left(folder: Path) -> list[Path]:
