@@ -425,8 +425,8 @@ def test_settings_file_names_critical_peers_and_flags_win(
         assert "(any of 2 critical peers)" in capsys.readouterr().out
     assert place.send("--tier", "acked", "--config", file, "--context", "more") == 1
     assert "0 of 2 acknowledgements" in capsys.readouterr().err
-    assert place.send("--tier", "queued", "--wait", "queued", "--outbox", place.outbox) == 0
-    assert command.run(["check", "--outbox", str(place.outbox), "--config", str(file)]) == 2
+    assert place.send("--tier", "queued", "--config", file, "--wait", "queued", "--outbox", place.outbox) == 0
+    assert command.run(["check", "--outbox", str(place.outbox)]) == 2, "the outbox itself says what fits"
     assert "outbox 1 of 1, " in capsys.readouterr().out
 
 

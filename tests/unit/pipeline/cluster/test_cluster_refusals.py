@@ -90,7 +90,7 @@ def test_a_master_is_one_address_or_several() -> None:
     ],
 )
 def test_what_is_no_masters_address_is_refused_with_the_form_that_is_meant(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a Spark master") as caught:
+    with pytest.raises(ConfigError, match="is not the address of a Spark master") as caught:
         parse_master(text)
 
     assert "spark://HOST:PORT" in caught.value.advice
