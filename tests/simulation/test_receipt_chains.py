@@ -18,15 +18,15 @@ from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
 from stagepost.validator.session_runner import SessionRunner
-from stagepost.validator.session_store import SessionsDisk
+from stagepost.validator.session_store import SessionsDisk, SessionStore
 from stagepost.validator.sessions import Validator
 from tests.simulation.test_remp_crashes import SUMS, crash_and_return, in_world, lane, undecided
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
-from tests.worlds.remp.primes_runs import PrimesPlan, run_primes
+from tests.worlds.remp.primes_runs import PrimesPlan, run_primes, session_plan
 from tests.worlds.remp.primes_world import PrimesWorld, ValidatorHouse
 
 SEEDS = 3
-PLAN = PrimesPlan(accounts=3, messages=8, crashes=3, cuts=1)
+PLAN = PrimesPlan(accounts=3, messages=8, crashes=3, cuts=1, challenges=20)
 
 
 @pytest.mark.parametrize("number", range(SEEDS))
@@ -38,7 +38,24 @@ def test_no_honest_validator_is_ever_convicted(number: int, run_seed: int) -> No
     assert outcome.switches >= 2
 
 
+AS_A_SESSION_BEGINS = 5_003
+"""Seed of a run in which a validator crashes just after its first block of a session, and its chain comes back without
+the session.
+"""
+
+
+def test_a_validator_that_crashes_as_a_session_begins_goes_on_from_its_own_blocks() -> None:
+    assert run_primes(AS_A_SESSION_BEGINS, session_plan(AS_A_SESSION_BEGINS)).crashes == 1
+
+
 # The runs can tell
+
+
+def test_a_validator_that_takes_such_a_session_for_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionStore, "look_at", SessionStore.load)
+    monkeypatch.setattr(Validator, "mute", lambda self: None)
+    with pytest.raises(AssertionError, match="lost blocks of its own"):
+        run_primes(AS_A_SESSION_BEGINS, session_plan(AS_A_SESSION_BEGINS))
 
 
 def test_a_validator_that_forgets_its_chains_in_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

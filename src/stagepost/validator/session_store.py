@@ -188,8 +188,14 @@ class SessionStore:
         """The sessions of which anything is kept, each with the master catchain under which it began."""
         return dict(self._seqnos)
 
+    def look_at(self, session_id: bytes) -> SessionContent:
+        """Return what the store held when it was opened, and keep it: a session that the chain has not reached again looks as
+        if it was over, and may begin after all.
+        """
+        return self._found.get(session_id, SessionContent(is_suspect=bool(self.damage)))
+
     def load(self, session_id: bytes) -> SessionContent:
-        """Return what the store held when it was opened. Callable once."""
+        """Return what the store held when it was opened, for the session that goes on from it. Callable once."""
         return self._found.pop(session_id, SessionContent(is_suspect=bool(self.damage)))
 
     def found_body(self, message_id: bytes) -> bytes | None:

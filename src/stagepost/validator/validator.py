@@ -205,7 +205,7 @@ class RempValidator:
         for session_id, seqno in self._session_store.sessions.items():
             if session_id in self.queues.sessions:
                 continue
-            content = self._session_store.load(session_id)
+            content = self._session_store.look_at(session_id)
             for row in content.bodies:
                 came_under = seqno if row.known_seqno is None else row.known_seqno
                 if row.full_node and came_under >= lowest:

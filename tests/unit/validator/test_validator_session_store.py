@@ -62,7 +62,9 @@ def test_blocks_come_back_in_the_order_in_which_they_were_written_each_with_its_
         store = open_session_store(tmp_path)
         assert store.damage == ()
         assert store.sessions == {ONE: 10, TWO: 10}
+        assert len(store.look_at(ONE).frames) == 10
         content = store.load(ONE)
+        assert store.look_at(ONE).frames == ()
         assert content.frames == tuple(b"block %d" % number for number in range(1, 20, 2))
         assert content.bodies == (body(ONE, 1, b"full node"),)
         assert not content.is_suspect

@@ -16,6 +16,7 @@ from stagepost.chain.message_values import NEVER
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.queue.session_switch import Shard
+from stagepost.remp.receipts.statements import empty_chain
 from tests.worlds.chain.chain_oracle import Oracle
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.ground.memoised_signatures import memoised_signatures
@@ -82,6 +83,9 @@ class PrimesPlan(msgspec.Struct, frozen=True):
 
     cuts: int = 0
     """Times that half of the validators are cut off for a moment."""
+
+    challenges: int = 0
+    """Times that a validator challenges another one about a message in a queue that both are members of."""
 
     expiring: float = 0.0
     """Share of the sums that expire while faults last, some before they are sent again."""
@@ -160,6 +164,7 @@ SESSION_PLAN = PrimesPlan(
     twins=0.25,
     refused=0.15,
     doubted=0.3,
+    challenges=20,
 )
 """Sets of four among seven validators that follow one another every four seconds, and a chain that leaves the guard
 against repetitions to the queues. Messages outlive the run.
@@ -279,6 +284,9 @@ class _Run:
         world.at(random.uniform(0.6 * within_s, 0.8 * within_s), lambda: self._plan(PlanKind.MERGE))
         for _ in range(plan.cuts):
             world.at(random.uniform(1.0, plan.within_s), self._cut)
+        self.challenging = Random(f"challenges {self.seed}")
+        for _ in range(plan.challenges):
+            world.at(self.challenging.uniform(1.0, plan.within_s), self._challenge)
         began = asyncio.get_running_loop().time()
         if self.changes is not None:
             await self.changes.play(plan.within_s)
@@ -374,6 +382,16 @@ class _Run:
         return loop.time() - began
 
     # What happens meanwhile
+
+    def _challenge(self) -> None:
+        random = self.challenging
+        houses = [house for house in self.world.validators if house.validator is not None]
+        runners = list(random.choice(houses).running.queues.sessions.values()) if houses else []
+        runner = random.choice(runners) if runners else None
+        if runner is not None and runner.queue.known_ids:
+            message_id = random.choice(sorted(runner.queue.known_ids))
+            accused = random.randrange(len(runner.plan.public_keys))
+            runner.challenge(accused, empty_chain(runner.plan.session_id, message_id))
 
     def _cut(self) -> None:
         validators = self.world.validators
@@ -530,6 +548,9 @@ class _Run:
         blamed = [one.blamed for one in world.validators if one.fault is None]
         assert not set().union(*blamed) - dishonest, "an honest validator is blamed"
         assert [one.halted for one in world.validators if one.fault is None and one.halted] == []
+        assert [one.recovered for one in world.validators if one.fault is None and one.recovered] == [], (
+            "a validator has lost blocks of its own in a crash"
+        )
         sent = {
             one.message_id for one in sums if any(one.message_id in house.sent for house in world.full_nodes)
         }

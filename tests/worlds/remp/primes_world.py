@@ -15,7 +15,7 @@ from random import Random
 import msgspec
 
 from rigs.memory_topic import MemoryTopic
-from stagepost.catchain.effects import BlameReport, Halt
+from stagepost.catchain.effects import BlameReport, Halt, RecoveryReport
 from stagepost.catchain.member import MemberOptions as GraphOptions
 from stagepost.chain.agreement.pacing import MemberOptions
 from stagepost.chain.configuration import ChainValidator as SetMember
@@ -104,6 +104,8 @@ class ValidatorHouse:
         self.is_handing_on = False
         self.blamed: set[int] = set()
         """Numbers of the validators that contradicted themselves in a session's graph, as this one found."""
+        self.recovered: list[int] = []
+        """Heights of its blocks in queues that others had, and its own disk had not."""
         self.halted: list[str] = []
         self.memory = OwnMemory()
         self.lies: dict[tuple[bytes, bytes, int], bytes] = {}
@@ -180,6 +182,8 @@ class ValidatorHouse:
     def _queue_spoke(self, plan: SessionPlan, event: SessionEvent) -> None:
         if isinstance(event, BlameReport):
             self.blamed.add(self.world.public_keys.index(plan.public_keys[event.source]))
+        elif isinstance(event, RecoveryReport):
+            self.recovered.append(event.height)
         elif isinstance(event, Halt):
             self.halted.append(event.text)
 
