@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from stagepost.cli.options.shared import json_option
+from stagepost.errors import StagepostError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +25,8 @@ FILTERS = {
     "topic": ("NAME", "Topic that the message was sent to."),
     "pool": ("POOL", "Pool that signed the DMQ message: 56 hexadecimal digits or pool1…"),
     "validator": (
-        "V1|KEY",
-        "Validator of the session that decided: its name there, or the first digits of its key id.",
+        "NAME|KEY|V1",
+        "Validator: its name, if the tables lie in the node's data folder; the first digits of its key id; or its place in the session that decided.",
     ),
 }
 """The names are those of `pipeline.message_filter`, which the API and URLs use as well."""
@@ -70,7 +72,7 @@ def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **g
     from stagepost.pipeline.tables.reader import STANDARD_OUTPUT, Reader
 
     refuse_missing_packages(("duckdb",))
-    wanted = MessageFilter.read(given, time.time())
+    wanted = MessageFilter.read(given, time.time(), _names_beside(folder))
     suffix = Path(out).suffix.removeprefix(".")
     if to is None and suffix and out != STANDARD_OUTPUT and suffix not in tuple(FileFormat):
         raise click.UsageError(f"no file of type .{suffix} can be written; give --to csv, jsonl or parquet")
@@ -85,3 +87,15 @@ def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **g
     told = {"what": what, "rows": rows, "file": out, "filter": wanted.texts()}
     is_out_taken = out == STANDARD_OUTPUT
     click.echo(json.dumps(told) if as_json else f"{what}: {rows} rows", err=is_out_taken)
+
+
+def _names_beside(tables: Path) -> Mapping[bytes, str]:
+    """Return the names of validators by their key ids, from the sets in the folder that holds the tables; no name if there
+    are none or nobody can read them."""
+    from stagepost.remp.validator_sets import SETS_FILE
+    from stagepost.trace.session_records import SetsFolder
+
+    folder = SetsFolder(tables.resolve().parent / SETS_FILE)
+    with suppress(StagepostError):
+        folder.look()
+    return folder.sets.names

@@ -51,7 +51,7 @@ def peers(context: click.Context, data: Path | None, as_json: bool) -> None:
     from stagepost.ground.files.running_nodes import DATA_DIR, find_node
     from stagepost.ground.telemetry.health import Unread
     from stagepost.ground.telemetry.status import DmqNodePage
-    from stagepost.trace.folder_health import nodes_below
+    from stagepost.trace.folder_health import nodes_below, shown_name
 
     folder = data or Path(DATA_DIR)
     nodes = nodes_below(folder)
@@ -60,8 +60,8 @@ def peers(context: click.Context, data: Path | None, as_json: bool) -> None:
     is_blind = False
     for number, (at, page) in enumerate(nodes):
         if len(nodes) > 1 and not as_json:
-            click.echo(("\n" if number else "") + click.style(at.name, bold=True))
-        of_node = {"node": at.name} if len(nodes) > 1 else {}
+            click.echo(("\n" if number else "") + click.style(shown_name(folder, at, page), bold=True))
+        of_node = {"node": shown_name(folder, at, page)} if len(nodes) > 1 else {}
         if isinstance(page, Unread):
             is_blind = True
             click.echo(f"could not read {at}: {page.sentence}", err=True)

@@ -37,7 +37,7 @@ from stagepost.ground.telemetry.health import (
 from stagepost.ground.telemetry.status import DmqNodePage, FullNodePage, ValidatorPage
 from stagepost.ground.telemetry.status_reading import decoded, fetch, node_status
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
-from stagepost.remp.validator_sets import SETS_FILE
+from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
 from stagepost.trace.index import INDEX_FILE, MessageIndex, topic_folders
 from stagepost.trace.indexed_records import INDEXED_TOPICS
@@ -143,6 +143,13 @@ def dmq_page(folder: Path) -> DmqNodePage:
     return node_status(find_node(folder))
 
 
+def shown_name(data: Path, folder: Path, page: NodePage | Unread) -> str:
+    """Return the name of a node in `folder`, which is `data` or lies below it, as all faces show it."""
+    if folder == data and isinstance(page, FullNodePage | ValidatorPage):
+        return page.kind.replace(" ", "-")
+    return folder.name
+
+
 def nodes_below(data: Path, *, with_dmq: bool = True) -> list[tuple[Path, NodePage | Unread]]:
     """Return every node at and below `data`: full nodes and validators first, then DMQ nodes."""
     found: list[tuple[Path, NodePage | Unread]] = []
@@ -192,7 +199,10 @@ def _topic_words(data: Path) -> str:
 
 
 def _sets_words(path: Path) -> str:
-    sets = load_sets(path)
+    return sessions_words(load_sets(path))
+
+
+def sessions_words(sets: ValidatorSets) -> str:
     return f"{len(sets.sessions)} session{'' if len(sets.sessions) == 1 else 's'} of validators known"
 
 

@@ -85,11 +85,13 @@ def wanted_filter(
     until: Annotated[str | None, Query(description="before this moment")] = None,
     topic: Annotated[str | None, Query(description="topic of the delivery layer")] = None,
     pool: Annotated[str | None, Query(description="pool that signed the DMQ message")] = None,
-    validator: Annotated[str | None, Query(description="V3, or digits of a key id")] = None,
+    validator: Annotated[
+        str | None, Query(description="name of a validator, digits of its key id, or V3")
+    ] = None,
 ) -> MessageFilter:
     sources: Sources = request.app.state.sources
     given = dict(zip(NAMES, (id, outcome, kind, since, until, topic, pool, validator), strict=True))
-    return MessageFilter.read(given, sources.now_ms() / 1_000)
+    return MessageFilter.read(given, sources.now_ms() / 1_000, sources.validator_names)
 
 
 Wanted = Annotated[MessageFilter, Depends(wanted_filter)]

@@ -94,7 +94,9 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
 
 
 class SessionSeat(msgspec.Struct, frozen=True):
-    """Validator in one session. Times count from the first SentToValidators of a message of that session."""
+    """Validator in one session. All figures are of the messages of that session; times count from the first
+    SentToValidators of a message.
+    """
 
     validator: str
     index: int
@@ -138,13 +140,18 @@ def sessions_of(book: MessageBook, now_ms: int) -> list[SessionFigures]:
 def _figures(book: MessageBook, session: Session, messages: Sequence[Kept]) -> SessionFigures:
     silent, differs = Counter[int](), Counter[int]()
     spoke: Counter[bytes] = Counter()
+    bad: Counter[bytes] = Counter()
+    last_ms: dict[bytes, int] = {}
     delays: dict[tuple[bytes, Stage], list[int]] = defaultdict(list)
     for kept in messages:
         assert kept.verdict is not None, "they are grouped by their verdicts' sessions"
         silent.update(kept.verdict.silent)
         if kept.verdict.verdict in (Conclusion.FINALIZED.value, Conclusion.ACCEPTED.value):
             differs.update(kept.verdict.rejected_by)
-        spoke.update(kept.signers)
+        spoke.update(kept.signers.keys())
+        bad.update(kept.bad_by)
+        for source_id, at_ms in kept.signers.items():
+            last_ms[source_id] = max(at_ms, last_ms.get(source_id, 0))
         sent_ms = kept.sent_ms
         if sent_ms is not None:
             for reached, at_ms in kept.stage_ms.items():
@@ -169,8 +176,8 @@ def _figures(book: MessageBook, session: Session, messages: Sequence[Kept]) -> S
                 {stage.value: quantile(delays.get((validator.key_id, stage), ()), 0.95) for stage in STAGES},
                 silent[validator.index],
                 differs[validator.index],
-                book.bad_by_source.get(validator.key_id, 0),
-                book.spoken.get(validator.key_id),
+                bad[validator.key_id],
+                last_ms.get(validator.key_id),
             )
         )
     return SessionFigures(

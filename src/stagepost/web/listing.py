@@ -96,12 +96,18 @@ def is_wanted(kept: Kept, wanted: MessageFilter, book: MessageBook) -> bool:
 def _has_signer(kept: Kept, validator: str, book: MessageBook) -> bool:
     if not validator.startswith("V"):
         return any(source.hex().startswith(validator) for source in kept.signers)
+    source_id = seat_of(kept, validator, book)
+    return source_id is not None and bytes.fromhex(source_id) in kept.signers
+
+
+def seat_of(kept: Kept, place: str, book: MessageBook) -> str | None:
+    """Return the key id of the validator at a place, such as V3, of the session that decided a message."""
     session_id = None if kept.verdict is None else kept.verdict.session_id
     session = (
         None if book.sets is None or session_id is None else book.sets.sessions.get(bytes.fromhex(session_id))
     )
-    index = int(validator[1:]) - 1
-    return session is not None and index < session.size and session.validators[index].key_id in kept.signers
+    index = int(place[1:]) - 1
+    return session.validators[index].key_id.hex() if session is not None and index < session.size else None
 
 
 # From the tables

@@ -74,7 +74,7 @@ class Kept:
     """Message of the book. `is_cut`: its beginning lies before what was read."""
 
     __slots__ = (
-        "arrived_ms", "bad", "delivery_id", "dmq_id", "error", "first_ms", "is_cut", "is_dirty", "kinds",
+        "arrived_ms", "bad", "bad_by", "delivery_id", "dmq_id", "error", "first_ms", "is_cut", "is_dirty", "kinds",
         "message_id", "said", "signers", "stage_ms", "state", "verdict", "verdict_as_of_ms",
     )  # fmt: skip
 
@@ -87,7 +87,10 @@ class Kept:
         self.dmq_id: str | None = None
         self.delivery_id: str | None = None
         self.kinds: set[str] = set()
-        self.signers: set[bytes] = set()
+        self.signers: dict[bytes, int] = {}
+        """Time of the last receipt of each validator."""
+        self.bad_by: dict[bytes, int] = {}
+        """Refused receipts under the key id of each validator, repeated ones included."""
         self.stage_ms: dict[tuple[bytes, Stage], int] = {}
         """First time at which each validator reported each stage."""
         self.error = ""
@@ -129,8 +132,6 @@ class MessageBook:
         self.dropped = 0
         self.records = 0
         self.bad_by_reason: dict[str, int] = defaultdict(int)
-        self.bad_by_source: dict[bytes, int] = defaultdict(int)
-        self.spoken: dict[bytes, int] = {}
         self._messages: dict[str, Kept] = {}
         self._ends: dict[str, ProvedEnd] = {}
         self._messages_max = messages_max
@@ -214,7 +215,7 @@ class MessageBook:
             if outcome.reason is ErrorCode.RECEIPT_SOURCE:
                 self._strangers.append(record)
             elif self.sets is not None and self.sets.memberships(receipt.source_id):
-                self.bad_by_source[receipt.source_id] += 1
+                kept.bad_by[receipt.source_id] = kept.bad_by.get(receipt.source_id, 0) + 1
         else:
             self._count(kept, record, outcome)
         self._make_room()
@@ -252,8 +253,9 @@ class MessageBook:
         if kind.status is Status.REJECTED:
             kept.error = error_words(getattr(receipt.status, "error", "")) or kind.name
         if counting.role is Role.VALIDATOR and is_new:
-            kept.signers.add(receipt.source_id)
-            self.spoken[receipt.source_id] = max(receipt.timestamp_ms, self.spoken.get(receipt.source_id, 0))
+            kept.signers[receipt.source_id] = max(
+                receipt.timestamp_ms, kept.signers.get(receipt.source_id, 0)
+            )
             if kind.stage in _STAGES:
                 reached = receipt.source_id, kind.stage
                 at_ms = kept.stage_ms.get(reached, receipt.timestamp_ms)

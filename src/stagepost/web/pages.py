@@ -166,7 +166,8 @@ def _filter_given(request: Request) -> tuple[MessageFilter, dict[str, str]]:
     """From the URL, where it lives; what cannot be understood raises, and the page says what."""
     given = {name: request.query_params.get(name) for name in NAMES}
     shown = {name: text for name, text in given.items() if text}
-    return MessageFilter.read(given, _sources(request).now_ms() / 1_000), shown
+    sources = _sources(request)
+    return MessageFilter.read(given, sources.now_ms() / 1_000, sources.validator_names), shown
 
 
 def _try_filter(request: Request) -> tuple[MessageFilter, dict[str, str], StagepostError | None]:
@@ -239,6 +240,7 @@ def live(request: Request) -> HTMLResponse:
     return page(
         request,
         "live.html",
+        HTTPStatus.OK if fault is None else status_of(fault),
         fault=fault,
         state=sources.tail.state,
         rows=list(reversed(rows))[:LIVE_ROWS_AT_FIRST],
@@ -249,6 +251,7 @@ def live(request: Request) -> HTMLResponse:
         rows_max=sources.settings.live_rows_max,
         kinds=KIND_NAMES,
         outcomes=OUTCOMES,
+        validator_names=sorted(sources.validator_names.values()),
     )
 
 
@@ -288,6 +291,7 @@ def messages(
         export=f"/api/v1/export?{urlencode({**kept, 'to': ''})}",
         outcomes=OUTCOMES,
         kinds=KIND_NAMES,
+        validator_names=sorted(sources.validator_names.values()),
         words=WORDS,
         book_size=len(sources.book),
         dropped=sources.book.dropped,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -33,6 +33,8 @@ from stagepost.trace.folder_health import (
     node_readings,
     nodes_below,
     outbox_facts,
+    sessions_words,
+    shown_name,
     topic_readings,
 )
 from stagepost.trace.index import MessageIndex
@@ -59,6 +61,7 @@ class MembersSeen(NamedTuple):
     """A full node or validator that runs, or ran, on this machine: its folder, and what it tells."""
 
     folder: Path
+    name: str
     status: FullNodePage | ValidatorPage | Unreadable
 
 
@@ -123,7 +126,11 @@ class Sources:
     def _members(self) -> list[MembersSeen]:
         """Return the full nodes and validators at and below the data folder."""
         return [
-            MembersSeen(folder, Unreadable(page.text, page.advice) if isinstance(page, Unread) else page)
+            MembersSeen(
+                folder,
+                shown_name(self.settings.data, folder, page),
+                Unreadable(page.text, page.advice) if isinstance(page, Unread) else page,
+            )
             for folder, page in nodes_below(self.settings.data, with_dmq=False)
             if not isinstance(page, DmqNodePage)
         ]
@@ -132,6 +139,12 @@ class Sources:
     def outbox_folder(self) -> Path | None:
         """The folder that was named, else the first below the data folder that is there; `StorageError` if nobody may look."""
         return self.settings.outbox or find_outbox(self.settings.data)
+
+    @property
+    def validator_names(self) -> Mapping[bytes, str]:
+        """Return the names of validators by their key ids, as far as the tail has read them."""
+        sets = self.book.sets
+        return {} if sets is None else sets.names
 
     def knows(self, text: str) -> bool:
         """Return whether the index of messages has an id or key that `text` names."""
@@ -175,6 +188,9 @@ class Sources:
             found["topic"] = _unread(topic)
         elif topic is None:
             found["topic"] = "readable"
+            sets = self.book.sets
+            if sets is not None:
+                found["sets"] = sessions_words(sets)
         else:
             found |= topic_readings(self.settings.data)
         if self.tail.index_state is not None:

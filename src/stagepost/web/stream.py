@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from stagepost.pipeline.tables.filter import MessageFilter
+from stagepost.web.listing import seat_of
 from stagepost.web.live import LiveRow, Since, event_id
-from stagepost.web.message_book import Told
+from stagepost.web.message_book import ShownRecord, Told
 from stagepost.web.sources import Sources
 
 KEEP_ALIVE_S = 15.0
@@ -104,15 +105,18 @@ def row_filter(wanted: MessageFilter, sources: Sources) -> Callable[[LiveRow], b
             )
         if wanted.kind and row.kind not in wanted.kind:
             return False
-        if wanted.validator is not None and not _is_by(row.source, row.source_id, wanted.validator):
+        if wanted.validator is not None and not _is_by(row, wanted.validator, sources):
             return False
         return not wanted.outcome or _verdict_of(row.message_id, sources) in wanted.outcome
 
     return is_wanted
 
 
-def _is_by(source: str, source_id: str | None, validator: str) -> bool:
-    return source == validator if validator.startswith("V") else (source_id or "").startswith(validator)
+def _is_by(row: ShownRecord, validator: str, sources: Sources) -> bool:
+    if not validator.startswith("V"):
+        return (row.source_id or "").startswith(validator)
+    kept = None if row.message_id is None else sources.book.get(row.message_id, sources.now_ms())
+    return kept is not None and row.source_id == seat_of(kept, validator, sources.book)
 
 
 def _verdict_of(message_id: str | None, sources: Sources) -> Any:

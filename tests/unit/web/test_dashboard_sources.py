@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from rigs.dashboard_world import TIMEOUT_MS, DashboardWorld, message_id
-from rigs.remp_world import session, sets_file, source_of
+from rigs.remp_world import FULL_NODE, session, sets_file, sets_of, source_of
 from stagepost.pipeline.tables.delta import LOG_FOLDER
 from stagepost.pipeline.tables.filter import MessageFilter
 from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE
+from stagepost.remp.receipts.message_status import New, SentToValidators
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.topic import Record
 from stagepost.web import message_book
@@ -30,8 +31,10 @@ from stagepost.web.message_book import MessageBook, ShownRecord, Told
 from stagepost.web.outcomes import Nothing, Unreadable
 from stagepost.web.queues import queues_object
 from stagepost.web.sources import Remembered, Sources
+from stagepost.web.stream import row_filter
 from stagepost.web.tables import TableQueries
 from tests.browser.tables_world import write_tables
+from tests.unit.web.test_session_figures import a_record as a_status
 from tests.worlds.delivery.outbox_records import a_dead, a_record, filled
 from tests.worlds.ground.damaged_files import UNREADABLE, change_row, made_unreadable
 
@@ -307,6 +310,52 @@ def test_a_difference_of_a_few_milliseconds_is_not_warm(
     slow = msgspec.structs.replace(figures.seats[0], p50_ms={"queued": own_ms})
     usual = [msgspec.structs.replace(one, p50_ms={"queued": 40}) for one in figures.seats[1:]]
     assert heat(msgspec.structs.replace(figures, seats=[slow, *usual]), slow, "queued") == warmth
+
+
+def test_every_figure_of_a_session_is_of_that_session(tmp_path: Path) -> None:
+    """A validator that lies and speaks in the second session only has told nothing in the first."""
+    start_ms = NOW_MS - 5_000
+    windows = {number: session(number, (0, 1, 2, 3), seqno=100 + number) for number in (1, 2)}
+    book = MessageBook(100)
+    book.learn(sets_of(*windows.values(), timeout_ms=3_600_000))
+    for number in (1, 2):
+        at_ms = start_ms + 1_000 * number
+        book.add(a_status(FULL_NODE, number, SentToValidators(4, 4), at_ms, number))
+        for who in (0, 1, 2) if number == 1 else (0, 1, 2, 3):
+            book.add(a_status(who, number, New(), at_ms + 10, number))
+    true = a_status(3, 2, New(), start_ms + 2_020, 2)
+    value = json.loads(true.value or b"")
+    value["signature"] = "00" + value["signature"][2:]
+    forged = json.dumps(value).encode()
+    book.add(msgspec.structs.replace(true, value=forged))
+
+    second, first = sessions_of(book, NOW_MS)
+
+    told = {seat.source_id: seat for seat in first.seats}[source_of(3).hex()]
+    assert (told.messages, told.bad_signatures, told.last_ms) == (0, 0, None)
+    told = {seat.source_id: seat for seat in second.seats}[source_of(3).hex()]
+    assert (told.messages, told.bad_signatures, told.last_ms) == (1, 1, start_ms + 2_010)
+    told = {seat.source_id: seat for seat in first.seats}[source_of(0).hex()]
+    assert told.last_ms == start_ms + 1_010, "not the time of the later session"
+
+
+def test_names_of_validators_choose_on_pages_and_in_the_stream(world: DashboardWorld) -> None:
+    kept = world.finalized()
+    world.open()
+    sources = read(world)
+    assert sources.book.sets is not None
+    for place in range(7):
+        sources.book.sets.names[source_of(place)] = f"validator-{place + 1}"
+    now_s = NOW_MS / 1_000
+    wanted = MessageFilter.read({"validator": "validator-7"}, now_s, sources.validator_names)
+    page = page_of(sources, wanted, ListSource.LIVE, None, 50)
+    assert isinstance(page, Page)
+    assert kept in {row["message_id"] for row in page.rows}
+    rows = [row.row for row in sources.ring.newest(1_000).rows if row_filter(wanted, sources)(row)]
+    assert {row.source for row in rows if isinstance(row, ShownRecord)} <= {"V7", "validator-7"}
+    assert {row.source_id for row in rows if isinstance(row, ShownRecord)} == {source_of(6).hex()}
+    by_place = MessageFilter.read({"validator": "V7"}, now_s, sources.validator_names)
+    assert [row.row for row in sources.ring.newest(1_000).rows if row_filter(by_place, sources)(row)] == rows
 
 
 def test_validators_stand_in_the_order_of_their_names(world: DashboardWorld) -> None:

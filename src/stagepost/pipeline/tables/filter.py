@@ -7,7 +7,8 @@
     until      before this moment
     topic      the topic of the delivery layer that the message was sent on
     pool       the pool that signed its DMQ message: 56 hexadecimal digits or pool1…
-    validator  V3 (the third of the session that decided), or a key id, or eight of its first digits and more
+    validator  a validator's name, or its key id, or eight of the first digits of the key id and more, or V3 (the third of
+               the session that decided)
 
 Texts become conditions with parameters, so what a stranger writes is never part of a query. Needs no Spark.
 """
@@ -32,6 +33,8 @@ OUTCOMES = tuple(conclusion.value for conclusion in Conclusion)
 KIND_NAMES = tuple(kind.name for kind in KINDS)
 TEXT_CHARACTERS_MAX = 256
 KEY_DIGITS_MIN = 8
+NAMES_SHOWN = 4
+"""Names of validators in an error, at most."""
 TIME_MS_MAX = (1 << 63) - 1
 
 MESSAGE_TIME = (
@@ -39,6 +42,7 @@ MESSAGE_TIME = (
 )
 """The moment of a message is the first that any receipt states of it."""
 
+_NAMELESS: Mapping[bytes, str] = {}
 _DIGITS = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
 _MEMBER = re.compile(r"[vV]([1-9][0-9]{0,4})", re.ASCII)
 
@@ -61,10 +65,15 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: str | None = None
     pool: str | None = None
     validator: str | None = None
+    validator_name: str | None = None
+    """The name that stands for the key id in `validator`."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str | None], now_unix_s: float) -> MessageFilter:
-        """From texts by the names above; an empty text is none. `ConfigError` names what cannot be understood."""
+    def read(
+        cls, given: Mapping[str, str | None], now_unix_s: float, names: Mapping[bytes, str] = _NAMELESS
+    ) -> MessageFilter:
+        """From texts by the names above; an empty text is none. `names` are the names of validators by their key ids.
+        `ConfigError` names what cannot be understood."""
         unknown = sorted(given.keys() - set(NAMES))
         if unknown:
             raise ConfigError(f"there is no filter {unknown[0]!r}", advice=f"one of: {', '.join(NAMES)}")
@@ -76,6 +85,7 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
                     advice=f"at most {TEXT_CHARACTERS_MAX}",
                     limit=TEXT_CHARACTERS_MAX,
                 )
+        validator, validator_name = _validator(texts.get("validator"), names)
         return cls(
             id=_id(texts.get("id")),
             outcome=_words("outcome", texts.get("outcome"), OUTCOMES),
@@ -84,7 +94,8 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
             until_ms=_moment("until", texts.get("until"), now_unix_s),
             topic=texts.get("topic"),
             pool=_pool(texts.get("pool")),
-            validator=_validator(texts.get("validator")),
+            validator=validator,
+            validator_name=validator_name,
         )
 
     def texts(self) -> dict[str, str]:
@@ -97,7 +108,7 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True):
             "until": None if self.until_ms is None else moment_text(self.until_ms),
             "topic": self.topic,
             "pool": self.pool,
-            "validator": self.validator,
+            "validator": self.validator_name or self.validator,
         }
         return {name: text for name, text in found.items() if text}
 
@@ -245,15 +256,20 @@ def _pool(text: str | None) -> str | None:
     return None if text is None else parse_pool_id(text).hex()
 
 
-def _validator(text: str | None) -> str | None:
+def _validator(text: str | None, names: Mapping[bytes, str]) -> tuple[str | None, str | None]:
+    """Return the key id, its first digits or the place, and the name if the text is one."""
     if text is None:
-        return None
+        return None, None
+    for key_id, name in names.items():
+        if name == text:
+            return key_id.hex(), name
     if _MEMBER.fullmatch(text) is not None:
-        return text.upper()
+        return text.upper(), None
     digits = text.lower()
     if len(digits) < KEY_DIGITS_MIN or _DIGITS.fullmatch(digits) is None:
+        known = f"one of the names {', '.join(sorted(names.values())[:NAMES_SHOWN])}; or " if names else ""
         raise ConfigError(
-            f"{text!r} is no validator",
-            advice=f"write V1, V2, …, or {KEY_DIGITS_MIN} or more digits of its key id",
+            f"{text!r} is not a validator",
+            advice=f"write {known}V1, V2, … for a place in the session, or {KEY_DIGITS_MIN} or more digits of the key id",
         )
-    return digits
+    return digits, None

@@ -82,8 +82,8 @@ def test_what_is_written_into_a_url_is_read_back_whenever_that_is(wanted: Messag
         ("until", "1960-01-01", "out of range"),
         ("until", str(TIME_MS_MAX + 1), "out of range"),
         ("pool", "pool1abc", "is not a pool id"),
-        ("validator", "V0", "no validator"),
-        ("validator", "abcdef0", "no validator"),
+        ("validator", "V0", "not a validator"),
+        ("validator", "abcdef0", "not a validator"),
         ("topic", "t" * (TEXT_CHARACTERS_MAX + 1), "257 characters"),
         ("colour", "red", "no filter 'colour'"),
     ],
@@ -217,3 +217,17 @@ def test_no_text_in_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     assert {row["number"] for row in rows} == {"-1"}, "numbers stay numbers"
     lines = (tmp_path / "found.jsonl").read_text().splitlines()
     assert [json.loads(line)["error"] for line in lines] == texts
+
+
+def test_a_validator_is_found_by_its_name() -> None:
+    names = {b"\x11" * 32: "validator-1", b"\x22" * 32: "deadbeef"}
+    found = MessageFilter.read({"validator": "validator-1"}, NOW_S, names)
+    assert found.validator == "11" * 32
+    assert found.texts() == {"validator": "validator-1"}, "a URL keeps what people read"
+    assert MessageFilter.read(found.texts(), NOW_S, names) == found
+    assert found.tables() == (), "the key id needs no table of places"
+    assert MessageFilter.read({"validator": "deadbeef"}, NOW_S, names).validator == "22" * 32
+    assert MessageFilter.read({"validator": "v2"}, NOW_S, names).validator == "V2"
+    with pytest.raises(ConfigError, match="not a validator") as caught:
+        MessageFilter.read({"validator": "validator-9"}, NOW_S, names)
+    assert "validator-1" in (caught.value.advice or "")
