@@ -50,6 +50,7 @@ from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict
 from stagepost.remp.verdict.trace import Trace, trace_of
 from stagepost.remp.verdict.verdict import Verdict
+from stagepost.remp.verdict.words import silent_names
 from stagepost.trace.session_records import load_sets
 
 INTAKE_VERSION = 0x5003
@@ -392,6 +393,14 @@ class ExternalMessages:
                     advice="check that it runs",
                     message_id=message_id,
                 ) from None
+        return await self.with_names(found)
+
+    async def with_names(self, found: MessageVerdict) -> MessageVerdict:
+        """Return the verdict with the names of silent validators; as it is, if the sets cannot be read here."""
+        if found.missing:
+            with suppress(StagepostError, OSError):
+                sets = await asyncio.to_thread(load_sets, self._sets_path)
+                found = msgspec.structs.replace(found, silent_names=silent_names(found.row, sets))
         return found
 
     async def proof(self, message_id: bytes, timeout_s: float) -> bytes | None:

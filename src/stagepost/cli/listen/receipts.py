@@ -111,7 +111,7 @@ class _Sets:
             held = sets.held_by(receipt.source_id, receipt.timestamp_ms, receipt.timestamp_ms)
             newest = max(held, key=lambda found: found[0].age_key, default=None)
             if newest is not None:
-                return f"V{newest[1].index + 1}"
+                return sets.name_of(receipt.source_id, newest[1].index)
         return receipt.source_id.hex()[:8]
 
 
@@ -121,7 +121,7 @@ def _text_line(receipt: Receipt, signature: str, sets: _Sets) -> str:
     parts = [
         clock_text(receipt.timestamp_ms / 1_000),
         f"{digits[:8]}…{digits[-6:]}",
-        f"{sets.name_of(receipt):<9}",
+        f"{sets.name_of(receipt):<11}",
         f"{receipt.kind.name:<25}",
     ]
     if signature != "valid":

@@ -101,7 +101,7 @@ async def _submit_and_follow(
                 message_id=taken.message_id,
             ) from None
     assert found is not None, "there was an answer at least"
-    return report.end(found)
+    return report.end(await messages.with_names(found))
 
 
 class ProgressReport:
@@ -219,7 +219,7 @@ class ProgressReport:
             advice = f"{self._prove_command(found)} writes the proof"
             _show_fault(text, advice, _CODES.get(row.verdict, ErrorCode.PROTOCOL_REQUEST))
             return
-        silent = silent_words(row)
+        silent = silent_words(row, found.missing)
         if found.awaited is Awaited.FINAL:
             claims = "no validator has said anything" if row is None else verdict_words(row).lower()
             _show_fault(

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from stagepost.remp.verdict.words import verdict_words
+from stagepost.remp.verdict.words import silent_names, verdict_words
 
 EXECUTED = "executed"
 
@@ -47,6 +47,7 @@ def is_reached(verdict: Verdict | None, awaited: Awaited) -> bool:
 class MessageVerdict(msgspec.Struct, frozen=True):
     """The result of a wait. `str` gives the words that all our screens use; `row` is the row of `messages`. `proof` is
     the content of a proof file, which anybody can check; None as long as the end of the message is not known.
+    `silent_names` are the names of the validators in `row.silent`, where their network gave them any.
     """
 
     message_id: str
@@ -54,6 +55,7 @@ class MessageVerdict(msgspec.Struct, frozen=True):
     row: Verdict | None
     as_of_ms: int
     proof: bytes | None = None
+    silent_names: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str | None:
@@ -74,12 +76,12 @@ class MessageVerdict(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Validators of the message's session that have sent no receipt so far, as `V2`; empty once the
-        message has ended.
+        """Validators of the message's session that have sent no receipt so far, by name, else as `V2`; empty once
+        the message has ended.
         """
         if self.row is None or self.has_ended:
             return ()
-        return tuple(f"V{index + 1}" for index in self.row.silent)
+        return self.silent_names or silent_names(self.row, None)
 
     def __str__(self) -> str:
         return verdict_words(self.row)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rigs.remp_world import session, session_name, sets_of, source_of
 from stagepost.remp.verdict.message_verdict import Awaited, MessageVerdict, is_reached
 from stagepost.remp.verdict.verdict import Conclusion, Verdict
-from stagepost.remp.verdict.words import WORDS, end_words, silent_words, verdict_words
+from stagepost.remp.verdict.words import WORDS, end_words, silent_names, silent_words, verdict_words
 
 STAGES = ("queued_ms", "included_ms", "accepted_ms")
 
@@ -85,3 +86,18 @@ def test_every_verdict_has_words_and_the_silent_are_named() -> None:
     row = a_row(Conclusion.QUEUED, silent=(1, 5))
     assert (verdict_words(row), silent_words(row)) == ("Queued at 2 of 7", "2 of 7 silent (V2, V6)")
     assert silent_words(a_row(Conclusion.QUEUED)) == silent_words(None) == ""
+
+
+def test_silent_validators_have_the_names_of_their_network() -> None:
+    """Places change with each session, and an operator restarts a machine by its name."""
+    sets = sets_of(session(1, (4, 2, 0, 5, 1, 3, 6)))
+    sets.names |= {source_of(number): f"validator-{number + 1}" for number in range(7)}
+    row = msgspec.structs.replace(
+        a_row(Conclusion.QUEUED, silent=(0, 3)), session_id=session_name(1).hex(), proof="none"
+    )
+    assert silent_names(row, sets) == ("validator-5", "validator-6")
+    found = MessageVerdict("ab" * 32, Awaited.FINAL, row, 9, silent_names=silent_names(row, sets))
+    assert found.missing == ("validator-5", "validator-6")
+    assert silent_words(row, found.missing) == "2 of 7 silent (validator-5, validator-6)"
+    assert silent_names(a_row(Conclusion.QUEUED, silent=(1, 5)), sets) == ("V2", "V6"), "of another session"
+    assert silent_names(None, sets) == ()
