@@ -43,6 +43,8 @@ from stagepost.remp.shard import Shard
 
 log = logging.getLogger(__name__)
 
+LOG_NAME = "full-node"
+"""Name of a full node in the lines of its log."""
 LOOK_EVERY_S = 1.0
 """Seconds between two looks for a change."""
 MASTERCHAIN = "masterchain"
@@ -248,10 +250,17 @@ class NodeHealth:
             log.info("quorum back", extra={"node": self._name, "shard": shard, "not_linked": silent})
 
 
-def log_sessions(members: NetworkMembers, started: Iterable[LedgerSession], ended: Iterable[bytes]) -> None:
-    """Log the sessions that a master block started and ended."""
+def log_sessions(
+    node: str, members: NetworkMembers, started: Iterable[LedgerSession], ended: Iterable[bytes]
+) -> None:
+    """Log the sessions that a master block started and ended, as `node` sees it."""
     for session in members.sessions(started):
-        said = {"session": session.session, "shard": session.shard, "members": list(session.members)}
+        said = {
+            "node": node,
+            "session": session.session,
+            "shard": session.shard,
+            "members": list(session.members),
+        }
         log.info("session started", extra=said)
     for session_id in ended:
-        log.info("session ended", extra={"session": session_id.hex()})
+        log.info("session ended", extra={"node": node, "session": session_id.hex()})

@@ -42,7 +42,7 @@ from stagepost.full_node.known_sets import KnownSets, SessionLog
 from stagepost.full_node.links import DiallingFullNodeLinks
 from stagepost.full_node.local_server import LocalIntake, serving_programs
 from stagepost.full_node.network import FILE_MODE, MEMBERS_EVERY_S, RempNetwork, WatchedNetworkFile
-from stagepost.full_node.node_health import NetworkMembers, log_sessions
+from stagepost.full_node.node_health import LOG_NAME, NetworkMembers, log_sessions
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
@@ -256,7 +256,7 @@ class RunningFullNode:
         self.full_node.heard(events)
         for event in events:
             if isinstance(event, MasterApplied):
-                log_sessions(self.members, event.started, event.ended)
+                log_sessions(LOG_NAME, self.members, event.started, event.ended)
 
     def _heard(self, receipt: Receipt) -> None:
         for watcher in self.watchers:

@@ -17,7 +17,7 @@ import msgspec
 from stagepost import __version__
 from stagepost.full_node.full_node import FullNode, OnRefused
 from stagepost.full_node.metrics import FullNodeMetrics
-from stagepost.full_node.node_health import NodeHealth, disk_status, keys_at_work, shard_text
+from stagepost.full_node.node_health import LOG_NAME, NodeHealth, disk_status, keys_at_work, shard_text
 from stagepost.full_node.running import RunningFullNode
 from stagepost.ground.files.running_nodes import FULL_NODE, STATUS_FILES, StatusFacts
 from stagepost.ground.loop.clock import Clock, SystemClock
@@ -55,7 +55,7 @@ class FullNodeStatus:
         full_node.on_refused = _both(full_node.on_refused, self._metrics.refused)
         running.watchers.append(self._heard)
         running.end_watchers.append(self._metrics.proved)
-        self.health = NodeHealth(self.kind.replace(" ", "-"), self._page, self._clock)
+        self.health = NodeHealth(LOG_NAME, self._page, self._clock)
 
     @property
     def _full_node(self) -> FullNode:

@@ -144,14 +144,20 @@ class RunningValidator:
         self._timer: asyncio.TimerHandle | None = None
         self._approvals_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def own_name(self) -> str:
+        """Name of this validator in the network file."""
+        return self.members.name_of(self.public_key)
+
     def _chain_spoke(self, events: Sequence[LedgerEvent]) -> None:
         for event in events:
             if isinstance(event, MasterApplied):
-                log_sessions(self.members, event.started, event.ended)
+                log_sessions(self.own_name, self.members, event.started, event.ended)
 
     def _noticed(self, session: LedgerSession, notice: Notice) -> None:
         """Log what agreement noticed, with names; remember what decides on the health of this validator."""
-        said: dict[str, object] = {"session": session.session_id.hex(), "notice": type(notice).__name__}
+        said: dict[str, object] = {"node": self.own_name, "session": session.session_id.hex()}
+        said["notice"] = type(notice).__name__
         match notice:
             case BlamedValidator(evidence):
                 name = self.members.name_of(session.public_keys[evidence.validator])

@@ -93,7 +93,7 @@ class ValidatorStatus:
         self._metrics = ValidatorMetrics()
         self._started_s = self._clock.mono_s()
         running.watchers.append(self._heard)
-        self.health = NodeHealth(running.members.name_of(running.public_key), self._page, self._clock)
+        self.health = NodeHealth(running.own_name, self._page, self._clock)
 
     def metrics(self) -> bytes:
         running, validator = self._running, self._running.validator
