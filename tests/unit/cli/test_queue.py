@@ -105,9 +105,9 @@ def test_a_beginning_of_none_or_of_several_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert show(tmp_path, Pages(2), "00000000") == 1
-    assert "holds 2 messages whose id begins with 00000000" in capsys.readouterr().err
+    assert "holds 2 messages with an id that begins with 00000000" in capsys.readouterr().err
     assert show(tmp_path, Pages(2), "ffffffff") == 1
-    assert "holds no message whose id begins with ffffffff" in capsys.readouterr().err
+    assert "holds no message with an id that begins with ffffffff" in capsys.readouterr().err
 
 
 def test_nothing_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from stagepost.chain.contracts import primes_body
 from stagepost.chain.message_values import ReadMessage
 from stagepost.chain.messages import MessageDraft, read_message
 from stagepost.cli import main as command
+from stagepost.delivery.identity import nonce_of_key
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import DeadLetter, Finished, OutboxChange, OutboxRecord
 from stagepost.delivery.stores.outbox_stores import SqliteOutbox
@@ -221,6 +222,16 @@ def test_each_copy_of_a_message_that_failed_twice_can_be_shown(
         assert run("queue", "show", f"01010101@{place}", "--outbox", failed_twice, "--json") == 0
         (copy,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert (copy["delivery_id"], copy["sequence"], copy["error"]) == ("01" * 32, place, error)
+
+
+def test_a_key_finds_its_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keyed = msgspec.structs.replace(record(1), nonce=nonce_of_key("order-17"))
+    outbox = make_outbox(tmp_path / "outbox", [keyed, record(2)])
+
+    assert run("queue", "show", "order-17", "--outbox", outbox) == 0
+    assert keyed.delivery_id.hex() in capsys.readouterr().out
+    assert run("queue", "show", "order-18", "--outbox", outbox) == 1
+    assert "the idempotency key 'order-18'" in capsys.readouterr().err
 
 
 def test_a_place_that_the_message_does_not_have_is_unknown(

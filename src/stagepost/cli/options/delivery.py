@@ -100,6 +100,8 @@ class EntryName(NamedTuple):
     prefix: str
     place: int | None = None
     """Sequence of one copy; None for all copies of the message."""
+    key: str | None = None
+    """Idempotency key that the message may have, where no id begins with `prefix`."""
 
     def __str__(self) -> str:
         return self.prefix if self.place is None else f"{self.prefix}@{self.place}"
@@ -108,17 +110,30 @@ class EntryName(NamedTuple):
 def entry_given(context: click.Context, parameter: click.Parameter, value: str | None) -> EntryName | None:
     if value is None:
         return None
-    prefix, at, place = value.lower().partition("@")
-    is_id = ID_PREFIX_DIGITS_MIN <= len(prefix) <= 64 and set("0123456789abcdef").issuperset(prefix)
-    is_place = not at or (place.isascii() and place.isdecimal() and len(place) <= PLACE_DIGITS_MAX)
-    if not is_id or not is_place:
+    name = _entry_name(value)
+    if name is None:
         raise click.BadParameter(
             f"{value!r} is not an id: give at least {ID_PREFIX_DIGITS_MIN} of its 64 hex digits, "
             "followed by @ and a sequence for one of several dead letters, as in 5f0c91aa@12",
             context,
             parameter,
         )
-    return EntryName(prefix, int(place) if at else None)
+    return name
+
+
+def entry_or_key_given(context: click.Context, parameter: click.Parameter, value: str) -> EntryName | None:
+    """Understand an id or an idempotency key; hexadecimal digits that are too few are a mistake, as for `trace`."""
+    if not set("0123456789abcdef").issuperset(value.lower().partition("@")[0]):
+        return EntryName(value, key=value)
+    name = entry_given(context, parameter, value)
+    return None if name is None else name._replace(key=value)
+
+
+def _entry_name(text: str) -> EntryName | None:
+    prefix, at, place = text.lower().partition("@")
+    is_id = ID_PREFIX_DIGITS_MIN <= len(prefix) <= 64 and set("0123456789abcdef").issuperset(prefix)
+    is_place = not at or (place.isascii() and place.isdecimal() and len(place) <= PLACE_DIGITS_MAX)
+    return EntryName(prefix, int(place) if at else None) if is_id and is_place else None
 
 
 def with_settings_file(command: F) -> F:

@@ -1,8 +1,6 @@
 """Content of an outbox, as rows for people and as objects for programs. Payloads are never shown.
 
 Messages that a running node holds: in a DMQ node's mempool, or without an end at a validator or full node.
-
-Messages without an end, at a validator or a full node, as rows for people and as objects for programs.
 """
 
 from __future__ import annotations
@@ -17,9 +15,10 @@ import click
 import msgspec
 
 from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME, UNREACHABLE
-from stagepost.cli.options.delivery import EntryName
+from stagepost.cli.options.delivery import ID_PREFIX_DIGITS_MIN, EntryName
 from stagepost.cli.options.shared import print_table
 from stagepost.cli.send.lines import peer_text, print_json, shortened
+from stagepost.delivery.identity import nonce_of_key
 from stagepost.delivery.status import Tier
 from stagepost.delivery.stores.outbox import DeadLetter, OutboxContent, OutboxRecord
 from stagepost.delivery.stores.reading import read_outbox
@@ -217,12 +216,12 @@ def find_entries(
     """
     matches = _matching(content, name)
     if not matches and folder is not None:
-        for delivery_id in other_names(folder, name.prefix):
+        for delivery_id in other_names(folder, name.key or name.prefix):
             matches += _matching(content, EntryName(delivery_id, name.place))
     if not matches:
+        what = f"has {_named(name)}" + ("" if name.place is None else f" and the place {name.place}")
         raise UnknownMessage(
-            f"no message in this outbox has an id that begins with {name.prefix}"
-            + ("" if name.place is None else f" and the place {name.place}"),
+            f"no message in this outbox {what}",
             "it was sent, or was never there; `queue ls --outbox DIR` lists what waits, with --dead what failed",
         )
     if len({record_of(entry).delivery_id for entry in matches}) == 1:
@@ -230,9 +229,12 @@ def find_entries(
     listed = "\n".join(
         f"  {EntryName(record_of(entry).delivery_id.hex(), record_of(entry).sequence)}" for entry in matches
     )
-    raise UnknownMessage(
-        f"{len(matches)} messages have an id that begins with {name.prefix}:\n{listed}", "give more digits"
-    )
+    raise UnknownMessage(f"{len(matches)} messages have {_named(name)}:\n{listed}", "give more digits")
+
+
+def _named(name: EntryName) -> str:
+    is_id = len(name.prefix) >= ID_PREFIX_DIGITS_MIN and set("0123456789abcdef").issuperset(name.prefix)
+    return f"an id that begins with {name.prefix}" if is_id else f"the idempotency key {name.key!r}"
 
 
 def find_dead_letters(content: OutboxContent, name: EntryName) -> list[DeadLetter]:
@@ -252,12 +254,13 @@ def find_dead_letters(content: OutboxContent, name: EntryName) -> list[DeadLette
 
 def _matching(content: OutboxContent, name: EntryName) -> list[OutboxRecord | DeadLetter]:
     entries: list[OutboxRecord | DeadLetter] = [*content.records, *content.dead_letters]
-    return [
-        entry
-        for entry in entries
-        if record_of(entry).delivery_id.hex().startswith(name.prefix)
-        and name.place in (None, record_of(entry).sequence)
-    ]
+    found: list[OutboxRecord | DeadLetter] = []
+    if not name.prefix or len(name.prefix) >= ID_PREFIX_DIGITS_MIN:
+        found = [one for one in entries if record_of(one).delivery_id.hex().startswith(name.prefix)]
+    if not found and name.key is not None:
+        nonce = nonce_of_key(name.key)
+        found = [one for one in entries if record_of(one).nonce == nonce]
+    return [one for one in found if name.place in (None, record_of(one).sequence)]
 
 
 def other_names(folder: Path, prefix: str) -> set[str]:
@@ -284,19 +287,24 @@ def _clipped(text: str, characters_max: int) -> str:
 PAGE_ENTRIES = 1_000
 
 
-def show_held(data: Path, prefix: str, *, as_json: bool) -> int:
-    """The exit code: 1 if nothing that is held begins so, or more than one message does."""
-    names = other_names(data, prefix)
+def show_held(data: Path, wanted: EntryName, *, as_json: bool) -> int:
+    """Return the exit code: 1 if `wanted` names nothing that is held, or more than one message."""
+    names = other_names(data, wanted.key or wanted.prefix)
+    is_prefix = len(wanted.prefix) >= ID_PREFIX_DIGITS_MIN
     found = [
         facts
         for facts in _held(data)
-        if facts["message_id"].startswith(prefix) or facts["message_id"] in names
+        if (is_prefix and facts["message_id"].startswith(wanted.prefix)) or facts["message_id"] in names
     ]
     if len(found) != 1:
         what = "holds no message" if not found else f"holds {len(found)} messages"
-        click.echo(f"the node in {data} {what} whose id begins with {prefix}", err=True)
+        click.echo(f"the node in {data} {what} with {_named(wanted)}", err=True)
         for facts in found:
             click.echo(f"  {facts['message_id']}", err=True)
+        if not found:
+            click.echo(
+                "  it is over, or was never there; `stagepost trace` shows what is known of it", err=True
+            )
         return NOT_THAT_OUTCOME
     (facts,) = found
     if as_json:

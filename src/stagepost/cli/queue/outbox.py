@@ -12,6 +12,7 @@ from stagepost.cli.options.delivery import (
     EmptyingOptions,
     EntryName,
     entry_given,
+    entry_or_key_given,
     outbox_option,
     with_emptying_options,
 )
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("message", metavar="ID", callback=entry_given)
+@click.argument("message", metavar="ID", callback=entry_or_key_given)
 @outbox_option
 @click.option(
     "--data",
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def show(context: click.Context, message: EntryName, outbox: Path, data: Path | None, as_json: bool) -> int:
-    """Show one message of an outbox, waiting or failed, or of a running node. ID is at least the first eight digits.
+    """Show one message of an outbox, waiting or failed, or of a running node. ID is any of its ids, at least eight of
+    the first digits of one, or its idempotency key.
 
     A message that failed several times has several dead letters, and all are shown; ID@PLACE shows one of them.
 
@@ -53,7 +55,7 @@ def show(context: click.Context, message: EntryName, outbox: Path, data: Path | 
             raise click.UsageError(
                 "ID@PLACE names a dead letter of an outbox; with --data give the ID only", context
             )
-        return show_held(data, message.prefix, as_json=as_json)
+        return show_held(data, message, as_json=as_json)
 
     from stagepost.cli.queue.listing import UnknownMessage, find_entries, report_damage, show_entries
     from stagepost.delivery.stores.reading import read_outbox
