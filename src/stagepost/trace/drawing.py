@@ -7,6 +7,7 @@ nothing happened for long: such a stretch is folded, and says how long it is. Ti
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -116,6 +117,7 @@ AXIS_HEIGHT = 36
 MARGIN = 14
 MARK_RADIUS = 6.0
 LABEL_CHARACTERS_MAX = 52
+_LONG_ID = re.compile(r"[0-9a-f]{32,}")
 
 STYLE = """
 .trace{--ink:#1b1f24;--quiet:#59636e;--rule:#dfe4ea;--stripe:#f6f8fa;--paper:#ffffff;--green:#1a7f37;--orange:#9a6700;--red:#cf222e;--blue:#0969da;
@@ -246,6 +248,7 @@ def _step_lane(lane: StepLane, y: float, scale: TimeScale, zero_ms: int) -> str:
 
 
 def _cut(whole: str) -> str:
+    whole = _LONG_ID.sub(lambda found: f"{found[0][:8]}…{found[0][-6:]}", whole)
     return whole if len(whole) <= LABEL_CHARACTERS_MAX else whole[: LABEL_CHARACTERS_MAX - 1] + "…"
 
 

@@ -9,6 +9,7 @@ from stagepost.chain.contracts import CODE_WORDS
 from stagepost.ground.files.durations import format_milliseconds
 from stagepost.remp.receipts.status import Level, Status
 from stagepost.remp.verdict.trace import Lane, Mark, Trace, signatures_valid
+from stagepost.remp.verdict.verdict import Conclusion
 
 NAMES_SHOWN = 3
 """Validators, at most, that a line names; the lanes show all of them."""
@@ -33,6 +34,8 @@ def why(trace: Trace) -> str:
     refused = _refusal(trace)
     if refused and (not trace.is_open or trace.verdict.rejected_ms is not None):
         return refused
+    if trace.verdict.verdict == Conclusion.EXPIRED.value:
+        return _expiry(trace)
     return _waiting(trace) if trace.is_open else ""
 
 
@@ -63,18 +66,36 @@ def _refusal(trace: Trace) -> str:
     return f"rejected: {error} by {count} of {len(members)}"
 
 
-def _waiting(trace: Trace) -> str:
+def _expiry(trace: Trace) -> str:
+    """Return how long the message had, and which validators gave it up or said nothing."""
+    members = [lane for lane in trace.lanes if lane.seat is not None]
+    lasts = [lane.last for lane in members if lane.last is not None]
+    timed_out = sum(last.receipt.status.status is Status.TIMEOUT for last in lasts)
+    parts = [f"expired: not final within {format_milliseconds(trace.message_timeout_ms)}"]
+    if timed_out:
+        parts.append(f"timed out at {timed_out} of {len(members)}")
+    if silent := _silent(trace):
+        parts.append(f"silent: {silent}")
+    return "; ".join(parts)
+
+
+def _silent(trace: Trace) -> str:
+    """Return the validators without any receipt, the first of them by name; empty if there are none."""
     silent = [lane for lane in trace.lanes if lane.seat is not None and not lane.points]
+    shown = ", ".join(member_name(lane) for lane in silent[:NAMES_SHOWN])
+    return shown + (f" and {len(silent) - NAMES_SHOWN} more" if len(silent) > NAMES_SHOWN else "")
+
+
+def _waiting(trace: Trace) -> str:
+    silent = _silent(trace)
     if not silent:
         return ""
-    shown = ", ".join(member_name(lane) for lane in silent[:NAMES_SHOWN])
-    more = f" and {len(silent) - NAMES_SHOWN} more" if len(silent) > NAMES_SHOWN else ""
     sent_ms = trace.verdict.sent_ms if trace.verdict is not None else None
     since_ms = sent_ms or trace.first_ms
     length = ""
     if trace.as_of_ms is not None and since_ms is not None:
         length = f", silent for {format_milliseconds(max(0, trace.as_of_ms - since_ms))}"
-    return f"waiting for {shown}{more}{length}"
+    return f"waiting for {silent}{length}"
 
 
 def counts(trace: Trace) -> list[str]:

@@ -18,6 +18,7 @@ from stagepost.delivery.status import AckType, DeliveryStatus, NackReason, Tier
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import DecodeError, StagepostError
+from stagepost.ground.files.data_folder import MESSAGES_FILE
 from stagepost.ground.files.running_nodes import find_node
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC, DMQ_MESSAGES_TOPIC, DMQ_PULLS_TOPIC
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -53,9 +54,12 @@ class _NodeNames:
         for folder in folders:
             with suppress(StagepostError):
                 self._by_address |= dict.fromkeys(find_node(folder).tcp, self._shown(folder))
-        # The topics of `data` are those of the node there, or of the only node below that keeps none of its own.
-        silent = [folder for folder in folders if not (folder / TOPICS_FOLDER).is_dir()]
-        self._own = silent[0].name if data not in folders and len(silent) == 1 else OWN_NODE
+        # The topics of `data` are those of the node there, or of the only node below that keeps none of its own. A node
+        # that has stopped leaves no note, but its messages.
+        stopped = {path.parent for path in data.glob(f"*/{MESSAGES_FILE}")}
+        silent = [folder for folder in {*folders, *stopped} if not (folder / TOPICS_FOLDER).is_dir()]
+        is_here = data in folders or (data / MESSAGES_FILE).exists()
+        self._own = silent[0].name if not is_here and len(silent) == 1 else OWN_NODE
 
     def _shown(self, folder: Path) -> str:
         return OWN_NODE if folder == self._data else folder.name

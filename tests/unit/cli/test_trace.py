@@ -125,6 +125,7 @@ def test_a_life_that_is_over_is_expired(files: Files, capsys: pytest.CaptureFixt
     files.trace(as_of_ms=START_MS + 240_001)
     shown = capsys.readouterr().out
     assert "Expired" in shown.splitlines()[0]
+    assert shown.splitlines()[1].startswith("expired: not final within 4m; silent: V2, V3, V4 and 3 more")
     assert "waiting" not in shown
 
 

@@ -328,6 +328,16 @@ def test_nodes_are_named_where_their_notes_say_who_they_are(deployment: Deployme
     }
 
 
+def test_a_node_that_has_stopped_keeps_its_name(deployment: Deployment) -> None:
+    """Whoever looks at a network that is over finds no notes of its nodes, but the messages that they kept."""
+    for name in ("dmq-1", "dmq-2"):
+        (deployment.data / name).mkdir()
+        (deployment.data / name / "messages.sqlite").touch()
+    Deployment(deployment.data / "dmq-1").accept(deployment.message)
+    deployment.accept(deployment.message, source="127.0.0.1:3001")
+    assert [lane.name for lane in deployment.trace("order-17").way.lanes] == ["dmq-1", "dmq-2"]
+
+
 @pytest.mark.parametrize(
     ("tier", "attempt", "words"),
     [

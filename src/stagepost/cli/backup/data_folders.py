@@ -22,13 +22,19 @@ from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE
 from stagepost.dmq.keys import key_files
 from stagepost.dmq.node import stored_messages
 from stagepost.dmq.node.cardano_source import STAKE_FILE
-from stagepost.dmq.node.stored_messages import MESSAGES_FILE
 from stagepost.errors import ConfigError
 from stagepost.full_node.kafka import NOTE_FILE as KAFKA_FILE
 from stagepost.full_node.local_server import SOCKET_FILE
 from stagepost.full_node.running import CHAIN_FOLDER, COMPLAINTS_FILE, INBOX_FOLDER
 from stagepost.ground.files.audit import AUDIT_FILE, EARLIER_FILE, record_action, user_name
-from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, OWNER_FILE, RESTORED_FILE, RestoredNote
+from stagepost.ground.files.data_folder import (
+    LOCK_FILE,
+    MESSAGES_FILE,
+    NODE_FILE,
+    OWNER_FILE,
+    RESTORED_FILE,
+    RestoredNote,
+)
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, STATUS_FILES
 from stagepost.ground.storage.backup import (
     BackupManifest,

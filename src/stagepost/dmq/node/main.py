@@ -24,10 +24,10 @@ from stagepost.dmq.node.node import DmqNode
 from stagepost.dmq.node.peer_link import OnSupplied
 from stagepost.dmq.node.pools_file import PoolsFile
 from stagepost.dmq.node.status import DmqNodeStatus
-from stagepost.dmq.node.stored_messages import MESSAGES_FILE, SqliteStore
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.pools import PoolSource
 from stagepost.errors import ConfigError, StagepostError
-from stagepost.ground.files.data_folder import DataFolder, restored_note
+from stagepost.ground.files.data_folder import MESSAGES_FILE, DataFolder, restored_note
 from stagepost.ground.loop.clock import Clock, SystemClock
 from stagepost.ground.loop.load import look_less_often
 from stagepost.ground.net.network import Network, SocketNetwork, TcpAddress

@@ -37,7 +37,6 @@ from stagepost.ground.storage.tables import (
     checksum_of,
 )
 
-MESSAGES_FILE = "messages.sqlite"
 WHAT = "message store"
 
 

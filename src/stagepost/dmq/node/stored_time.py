@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from stagepost.dmq.node.message_store import StoredState
-from stagepost.dmq.node.stored_messages import MESSAGES_FILE, SqliteStore
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.files.data_folder import (
     FILE_MODE,
+    MESSAGES_FILE,
     RESTORED_FILE,
     DataFolder,
     RestoredNote,

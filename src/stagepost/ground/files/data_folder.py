@@ -22,6 +22,8 @@ from stagepost.ground.wire.foreign_json import decode_foreign
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 LOCK_FILE = "node.lock"
+MESSAGES_FILE = "messages.sqlite"
+"""Messages of a DMQ node, in its data folder."""
 NODE_FILE = "node.json"
 NETWORK_FILE = "network.json"
 UNFINISHED_RESTORE = "restore-unfinished"

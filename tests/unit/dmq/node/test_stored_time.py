@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stagepost.dmq.mempool import MempoolEntry
-from stagepost.dmq.node.stored_messages import MESSAGES_FILE, SqliteStore
+from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.node.stored_time import stored_time
 from stagepost.errors import ConfigError, StorageError
-from stagepost.ground.files.data_folder import DataFolder, restored_note
+from stagepost.ground.files.data_folder import MESSAGES_FILE, DataFolder, restored_note
 from tests.worlds.dmq.pool_signers import NOW, Signer
 
 DAY_S = 86_400
