@@ -5,35 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from stagepost.client.client import (
-    TOPIC,
     AsyncClient,
-    DeliveryProgress,
-    DeliveryStageName,
-    Sent,
-    StageName,
-    TierName,
 )
 from stagepost.dmq.endpoints.local_client import ClientLimits
 from stagepost.dmq.endpoints.message_stream import MessageStream
 from stagepost.dmq.message import DmqMessage
-from stagepost.dmq.outcome import Accepted, Rejected
 from stagepost.errors import LocalProtocolError
-from stagepost.remp.verdict.message_verdict import MessageVerdict
-from stagepost.remp.verdict.trace import Trace
 
 if TYPE_CHECKING:
     from stagepost.client.receiving import Received, ReceivedStream
     from stagepost.delivery.config import ReliablePublisherConfig
     from stagepost.ground.net.webhook import WebhookConfig
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 THREAD_END_S = 10.0
@@ -48,6 +41,18 @@ class ClosableStream(Protocol[Item]):
     def __anext__(self) -> Awaitable[Item]: ...
 
     async def aclose(self) -> None: ...
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """Return the method of `Client` that waits for the result of this method of `AsyncClient`."""
+
+    @wraps(method)
+    def call(client: Client, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return client._run(method(client._open(), *arguments, **named))
+
+    return call
 
 
 class Client:
@@ -102,31 +107,11 @@ class Client:
             raise
         return client
 
-    def submit(self, message: DmqMessage, *, timeout_s: float | None = None) -> Accepted | Rejected:
-        return self._run(self._open().submit(message, timeout_s=timeout_s))
-
-    def send(
-        self,
-        data: bytes,
-        *,
-        topic: str = TOPIC,
-        tier: TierName | None = None,
-        key: str | None = None,
-        timeout_s: float | None = None,
-        expires: bool = True,
-        traceparent: str | None = None,
-    ) -> Sent:
-        """Send as `AsyncClient.send` does."""
-        sending = self._open().send(
-            data,
-            topic=topic,
-            tier=tier,
-            key=key,
-            timeout_s=timeout_s,
-            expires=expires,
-            traceparent=traceparent,
-        )
-        return self._run(sending)
+    submit = _blocking(AsyncClient.submit)
+    send = _blocking(AsyncClient.send)
+    wait_for = _blocking(AsyncClient.wait_for)
+    prove = _blocking(AsyncClient.prove)
+    trace = _blocking(AsyncClient.trace)
 
     def receive(self, *topics: str, idle_timeout_s: float | None = None) -> Iterator[Received]:
         """Yield messages as `AsyncClient.receive` does; `ack()` and `reject(text)` are plain calls."""
@@ -137,38 +122,6 @@ class Client:
             return await stream.__aenter__()
 
         return self._items(self._run(begin()))
-
-    @overload
-    def wait_for(
-        self, message_id: str | bytes, stage: StageName, timeout_s: float | None = None
-    ) -> MessageVerdict: ...
-
-    @overload
-    def wait_for(
-        self, message_id: str | bytes, stage: DeliveryStageName, timeout_s: float | None = None
-    ) -> DeliveryProgress: ...
-
-    def wait_for(
-        self,
-        message_id: str | bytes,
-        stage: StageName | DeliveryStageName,
-        timeout_s: float | None = None,
-    ) -> MessageVerdict | DeliveryProgress:
-        """Wait as `AsyncClient.wait_for` does."""
-        inner = self._open()
-
-        async def wait() -> MessageVerdict | DeliveryProgress:
-            return await inner.wait_for(message_id, stage, timeout_s)
-
-        return self._run(wait())
-
-    def prove(self, message_id: str | bytes, *, timeout_s: float | None = None) -> bytes | None:
-        """Fetch the proof of a message's end as `AsyncClient.prove` does."""
-        return self._run(self._open().prove(message_id, timeout_s=timeout_s))
-
-    def trace(self, message_id: str | bytes, *, timeout_s: float | None = None) -> Trace:
-        """Fetch a trace as `AsyncClient.trace` does."""
-        return self._run(self._open().trace(message_id, timeout_s=timeout_s))
 
     def listen(self, *, idle_timeout_s: float | None = None) -> Iterator[DmqMessage]:
         inner = self._open()
