@@ -39,6 +39,8 @@ PER_ADDRESS = 16
 SERVED_WITHIN_S = 60.0
 """Seconds, with room for a busy machine: before, honest ones waited as long as the strangers stayed."""
 HONEST = 20
+RETRIES_MAX = 5
+"""Honest ones, at most, that had to come again in a siege: a busy machine lets some miss the 2 s for the proof."""
 MEMORY_BYTES_MAX = 64 * MEGABYTE
 """Growth under siege: 64 places before the proof hold a segment or a head each, and the rest is noise."""
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
@@ -96,18 +98,20 @@ async def besieged(
     base = resident_bytes(pid)
     loop = asyncio.get_running_loop()
     waited: list[float] = []
-    faults: list[str] = []
+    refused: list[str] = []
     async with siege.laid():
-        for _ in range(HONEST):
+        while len(waited) < HONEST and len(refused) <= RETRIES_MAX:
             began = loop.time()
             try:
                 async with asyncio.timeout(SERVED_WITHIN_S):
                     await honest()
             except Exception as error:
-                faults.append(f"an honest one was not served: {error!r}")
-            waited.append(loop.time() - began)
+                refused.append(f"an honest one was not served: {error!r}")
+            else:
+                waited.append(loop.time() - began)
             await asyncio.sleep(0.05)
         grown = resident_bytes(pid) - base
+    faults = refused if len(refused) > RETRIES_MAX else []
     if grown > MEMORY_BYTES_MAX:
         faults.append(f"{grown} bytes more resident than before, at most {MEMORY_BYTES_MAX} are allowed")
     figure: Figure = {
@@ -115,8 +119,9 @@ async def besieged(
         "target": target,
         "strangers": siege.count,
         "came": siege.came,
-        "honest": HONEST,
-        "longest_s": round(max(waited), 2),
+        "honest": len(waited),
+        "retries": len(refused),
+        "longest_s": round(max(waited, default=SERVED_WITHIN_S), 2),
         "grown_mb": round(grown / MEGABYTE, 1),
         "failures": len(faults),
     }
@@ -158,8 +163,9 @@ def silent_peers(count: int) -> tuple[Figure, list[str]]:
     return figure, faults
 
 
-def idle_peers(count: int) -> tuple[Figure, list[str]]:
-    """Peers that keep a connection alive and exchange nothing make room for others, and not for one another at once."""
+def idle_peers(count: int, *, initiator_only: bool = True) -> tuple[Figure, list[str]]:
+    """Peers that keep a connection alive and exchange nothing make room for others, and not for one another at once. Without
+    `initiator_only` the node itself begins to exchange messages with them, and gets none."""
     allow_descriptors(2 * count + 200)
     cast = Cast()
     settings = f"connections_soft = {count}\nconnections_hard = {count}\n"
@@ -167,29 +173,39 @@ def idle_peers(count: int) -> tuple[Figure, list[str]]:
 
         async def scene() -> list[str]:
             idlers: list[Attacker] = []
+            answering: list[asyncio.Task[None]] = []
             faults: list[str] = []
             try:
                 for number in range(count):
                     idler = await Attacker.tcp(victim.target, source=source_address(number // PER_ADDRESS))
                     idlers.append(idler)
                     with suppress(Exception):  # above the strangers' share
-                        await idler.shake_hands(1, 2)
+                        await idler.shake_hands(1, initiator_only=initiator_only)
                         await idler.say(KEEP_ALIVE, array(uint(0), uint(1)))
+                        answering.append(asyncio.create_task(_keeps_alive(idler)))
                 for number in range(3):
                     if not await _in_the_end(partial(_peer_is_served, victim, f"127.9.{number}.9")):
                         faults.append("an honest peer found no place beside peers that exchange nothing")
             finally:
-                await asyncio.gather(*(idler.leave() for idler in idlers))
+                for one in answering:
+                    one.cancel()
+                await asyncio.gather(*answering, *(idler.leave() for idler in idlers), return_exceptions=True)
             return faults
 
         faults = asyncio.run(scene())
         faults += ended_in_order(victim)
     return {
         "promise": "N3",
-        "target": "DMQ node to node, idle",
+        "target": f"DMQ node to node, idle{'' if initiator_only else ' in both directions'}",
         "strangers": count,
         "failures": len(faults),
     }, faults
+
+
+async def _keeps_alive(idler: Attacker) -> None:
+    while True:
+        _, cookie = await idler.hear(KEEP_ALIVE, within_s=3_600.0)
+        await idler.say(KEEP_ALIVE | OTHER_SIDE, array(uint(1), uint(cookie)))
 
 
 async def _in_the_end(attempt: Callable[[], Awaitable[None]]) -> bool:

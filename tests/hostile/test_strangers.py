@@ -23,8 +23,9 @@ def test_silent_connections_keep_no_peer_and_no_program_out() -> None:
     assert not faults, f"{faults}\n{figure}"
 
 
-def test_peers_that_exchange_nothing_make_room() -> None:
-    figure, faults = idle_peers(24)
+@pytest.mark.parametrize("initiator_only", [True, False])
+def test_peers_that_exchange_nothing_make_room(initiator_only: bool) -> None:
+    figure, faults = idle_peers(24, initiator_only=initiator_only)
 
     assert not faults, f"{faults}\n{figure}"
 

@@ -14,10 +14,12 @@ import pytest
 from rigs.dmq_nodes import NodeFactory, config_of
 from stagepost.dmq.cardano.ledger_peers import LedgerPeers, PoolRelay, PoolRelays, srv_domains
 from stagepost.dmq.node.node import DmqNode
+from stagepost.dmq.node.peer_link import UNPROVEN_S
 from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.errors import TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.net.admission import AdmissionLimits
 from stagepost.ground.net.network import TcpAddress
 from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.traffic import Traffic
@@ -245,6 +247,35 @@ def test_a_pool_cannot_make_a_node_dial_machines_of_its_own_network() -> None:
             await asyncio.sleep(120)
             assert asked, "the pool's name is looked up"
             assert await peers_of(world, "one") == 0, "and where it leads is not dialled"
+
+    run_in_virtual_time(main())
+
+
+def test_a_peer_that_brings_nothing_keeps_its_place_in_a_full_node_for_ten_minutes() -> None:
+    """The hub has one place, and whoever loses it comes again."""
+    hub = (AccessPoint(HOSTS["hub"], NODE_PORT, DMQ_NODE),)
+    configs = {name: config_of(name, hub, peer_sharing=False) for name in ("one", "two")}
+    configs["hub"] = replace(
+        config_of("hub", (), peer_sharing=False), admission=AdmissionLimits(soft_max=4, hard_max=1)
+    )
+
+    async def main() -> None:
+        async with World(1, list(HOSTS), NodeFactory(configs, POOLS)) as world:
+            await world.start("hub")
+            await world.start("one")
+            await asyncio.sleep(20)
+            assert list(states(world)) == ["one"]
+            await world.start("two")
+            await asyncio.sleep(UNPROVEN_S - 60)
+            assert list(states(world)) == ["one"]
+            await asyncio.sleep(UNPROVEN_S)
+            assert list(states(world)) == ["two"]
+            # A message that the peer brings first keeps it there for as long as it counts.
+            traffic = Traffic(world, POOLS, Random(1))
+            assert (await traffic.submit_at("two", traffic.an_honest_message(1_700))).accepted
+            for _ in range(5):
+                await asyncio.sleep(UNPROVEN_S)
+                assert list(states(world)) == ["two"]
 
     run_in_virtual_time(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from rigs.results import Result, result_of
@@ -29,6 +30,10 @@ WITHHOLDERS = 320
 SIEGES: tuple[tuple[str, Callable[[int], tuple[Figure, list[str]]]], ...] = (
     ("connections to a DMQ node that send nothing", silent_peers),
     ("peers of a DMQ node that keep alive and exchange nothing", idle_peers),
+    (
+        "peers of a DMQ node that keep alive and bring nothing",
+        partial(idle_peers, initiator_only=False),
+    ),
     ("connections to served topics that send nothing", silent_readers),
     ("unfinished heads at the dashboard", half_requests_to_dashboard),
     ("unfinished heads at the metrics of a node", half_requests_to_metrics),

@@ -29,7 +29,7 @@ from stagepost.dmq.peer_standing import PeerScore
 from stagepost.dmq.profiles import MiniProtocol, Profile, start_within_s
 from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.net.admission import LOOPBACK_HOSTS, host_of, prefix_of
+from stagepost.ground.net.admission import LOOPBACK_HOSTS, USEFUL_WORTH, host_of, prefix_of
 from stagepost.ground.net.back_off import violation_of
 from stagepost.ground.net.conversation import Conversation, run_conversations
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
@@ -40,6 +40,8 @@ from stagepost.ground.telemetry.status import PeerStatus
 
 ASK_FOR_PEERS_EVERY_S = 900.0
 """Seconds between requests: peers keep their answers stable for nearly as long, so asking more often would bring nothing."""
+UNPROVEN_S = 600.0
+"""Seconds that a peer which exchanges messages has to be the first to announce one; until then it is worth a little."""
 
 
 OnSupplied = Callable[[str, Sequence[DmqMessage]], None]
@@ -102,9 +104,14 @@ class PeerLink:
         return self._shared.downloads.first_announcements.credits(self.peer, now)
 
     def worth(self) -> float:
-        """Return the use of this connection to the node: 0 while no messages are exchanged on it, more for a peer that was
-        the first to announce some."""
-        return 1.0 + self.credits(self._shared.clock.mono_s()) if self._is_exchanging else 0.0
+        """Return the use of this connection to the node: above `USEFUL_WORTH` for a peer that was the first to announce some
+        messages, a little for one that exchanges messages and came a short time ago, 0 for any other: to exchange nothing but
+        questions costs a stranger nothing."""
+        now = self._shared.clock.mono_s()
+        if credits := self.credits(now):
+            return USEFUL_WORTH + credits
+        is_new = now - self._since < UNPROVEN_S
+        return USEFUL_WORTH / 2 if self._is_exchanging and is_new else 0.0
 
     def exchange(self) -> None:
         """Begin to exchange messages: until then a peer that we dialled stays warm, and we ask it for

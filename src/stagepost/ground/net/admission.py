@@ -3,8 +3,8 @@
 A new connection has a place before the proof. These places are few, and nobody is turned away while only they are taken: in
 the prefix that holds most of them, the oldest connection of the address that holds most makes room. The listener knows what the
 proof is: a handshake, a signature by a known key, a token, a whole request. Behind the proof there are many places. Some of them
-are kept for known keys, tokens and hosts; when the others are taken, the least useful stranger makes room. Pure: the owner gives
-the time, and hangs up on those who make room.
+are kept for known keys, tokens and hosts; when the others are taken, the least useful stranger makes room, or one of the prefix
+that holds most. Pure: the owner gives the time, and hangs up on those who make room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ PROOF_WITHIN_S = 2.0
 RESERVED_PART = 8
 """One place in so many behind the proof is kept for those who are known."""
 SETTLED_AFTER_S = 10.0
-"""Seconds that a stranger has behind the proof to become useful; until then nobody takes its place."""
+"""Seconds that a stranger has behind the proof to become useful; until then only a stranger of a prefix with fewer places takes
+its place."""
+USEFUL_WORTH = 1.0
+"""Worth, at least, of a stranger that keeps its place whatever its prefix holds."""
+FAIR_DIFFERENCE = 2
+"""Places, at least, that a prefix must hold more than that of a newcomer to give one up: none goes to and fro between two."""
 IPV4_PREFIX_BITS, IPV6_PREFIX_BITS = 24, 64
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 """Part of IPv6 that is given to networks of the public Internet. Forms that embed an IPv4 address lie outside, but for 6to4."""
@@ -170,21 +175,27 @@ class Admission:
             if len(self._proved) < limits.hard_max:
                 return None
             taken = Refusal("all connections are taken", limits.hard_max, len(self._proved))
-            return self._replace(strangers, taken, by_known=True)
+            return self._replace(place, strangers, taken, by_known=True)
         neighbours = [one for one in strangers if one.prefix == place.prefix]
         if place.source not in self.exempt and len(neighbours) >= limits.per_prefix_max:
             why = f"too many connections from {place.prefix}"
-            return self._replace(neighbours, Refusal(why, limits.per_prefix_max, len(neighbours)))
+            return self._replace(place, neighbours, Refusal(why, limits.per_prefix_max, len(neighbours)))
         if len(strangers) >= limits.strangers_max or len(self._proved) >= limits.hard_max:
             return self._replace(
-                strangers, Refusal("all connections are taken", limits.strangers_max, len(strangers))
+                place, strangers, Refusal("all connections are taken", limits.strangers_max, len(strangers))
             )
         return None
 
     def _replace(
-        self, candidates: Iterable[ConnectionPlace], refusal: Refusal, *, by_known: bool = False
+        self,
+        newcomer: ConnectionPlace,
+        candidates: Iterable[ConnectionPlace],
+        refusal: Refusal,
+        *,
+        by_known: bool = False,
     ) -> Refusal | None:
-        """Let the least useful candidate make room; return `refusal` if each of them is useful or has just come."""
+        """Let the least useful candidate make room, else one of a prefix that holds more than the newcomer's; return `refusal`
+        if each of them is useful, or has just come and holds no more."""
         candidates = list(candidates)
         settled = self.now() - SETTLED_AFTER_S
         held = _places_by_network(candidates)
@@ -197,9 +208,32 @@ class Admission:
             default=None,
         )
         if chosen is None:
+            chosen = self._of_those_with_most(newcomer, candidates, held)
+        if chosen is None:
             return refusal
         self._give_up(chosen, refusal)
         return None
+
+    def _of_those_with_most(
+        self, newcomer: ConnectionPlace, candidates: Iterable[ConnectionPlace], held: Counter[str]
+    ) -> ConnectionPlace | None:
+        """Return a place of the prefix that holds most, or, if that is the newcomer's own, of the address that holds most: none
+        that is useful, and none where the newcomer's holds nearly as many."""
+
+        def has_many(place: ConnectionPlace) -> bool:
+            if place.prefix == newcomer.prefix:
+                return held[place.source] >= held[newcomer.source] + FAIR_DIFFERENCE
+            return held[place.prefix] >= held[newcomer.prefix] + FAIR_DIFFERENCE
+
+        return max(
+            (
+                place
+                for place in candidates
+                if place.source not in self.exempt and has_many(place) and place.worth() < USEFUL_WORTH
+            ),
+            key=lambda place: (held[place.prefix], held[place.source], -place.worth()),
+            default=None,
+        )
 
     def rest(self, place: ConnectionPlace) -> None:
         if place.is_left or not place.is_proved:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from stagepost.ground.net.admission import (
     SETTLED_AFTER_S,
+    USEFUL_WORTH,
     Admission,
     AdmissionLimits,
     ConnectionPlace,
@@ -240,3 +241,51 @@ def test_addresses_that_lead_into_a_network_of_ours_are_not_global(host: str) ->
 )
 def test_addresses_of_the_public_internet_are_global(host: str) -> None:
     assert is_global(host)
+
+
+def test_a_newcomer_takes_a_place_of_the_prefix_that_holds_most_before_anybody_has_settled() -> None:
+    """Strangers who come again before they are settled would keep a full listener for themselves."""
+    hall = Hall()
+    for number in range(3):
+        hall.proved(f"192.0.2.{number}")
+        hall.now += 0.1
+    for number in range(4):
+        hall.proved(far(number))
+
+    hall.proved(far(8))
+    assert hall.ended == ["192.0.2.0"]
+    # Two places are not enough more than one, or two strangers could push one another out for ever.
+    hall.proved(far(9))
+    assert hall.ended == ["192.0.2.0", "192.0.2.1"]
+    assert isinstance(hall.entered(far(10)).prove(), Refusal)
+    assert isinstance(hall.entered("192.0.2.7").prove(), Refusal)
+
+
+@pytest.mark.parametrize(("worth", "keeps"), [(USEFUL_WORTH, True), (USEFUL_WORTH - 0.01, False)])
+def test_a_useful_stranger_keeps_its_place_whatever_its_prefix_holds(worth: float, keeps: bool) -> None:
+    hall = Hall()
+    for number in range(3):
+        hall.proved(f"192.0.2.{number}", worth=worth)
+    for number in range(4):
+        hall.proved(far(number), worth=worth)
+    hall.now += 2 * SETTLED_AFTER_S
+
+    assert isinstance(hall.entered(far(8)).prove(), Refusal) == keeps
+
+
+def test_the_address_with_most_places_in_a_full_prefix_gives_one_up_to_a_neighbour() -> None:
+    hall = Hall(limits=replace(LIMITS, per_source_max=3))
+    for source in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        hall.proved(source)
+
+    assert isinstance(hall.entered("192.0.2.2").prove(), Refusal)
+    hall.proved("192.0.2.3")
+    assert hall.ended == ["192.0.2.1"]
+
+
+def test_hosts_that_many_share_give_up_no_place_for_their_number() -> None:
+    hall = Hall(exempt=frozenset({"127.0.0.1"}))
+    for _ in range(7):
+        hall.proved("127.0.0.1")
+
+    assert isinstance(hall.entered(far(1)).prove(), Refusal)
