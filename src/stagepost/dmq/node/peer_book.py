@@ -14,7 +14,7 @@ from enum import Enum
 from random import Random
 
 from stagepost.dmq.peer_sharing import PeerAddress
-from stagepost.ground.net.admission import is_global, prefix_of
+from stagepost.ground.net.admission import is_global, owner_of, prefix_of
 from stagepost.ground.net.back_off import BackOff, Penalties
 
 KNOWN_PEERS_MAX = 150
@@ -313,8 +313,12 @@ class PeerBook:
     # Sources of incoming connections have no lasting port, so the book knows them by host.
 
     def penalise_host(self, host: str, now: float) -> None:
-        self._penalties.penalise(host, now)
+        self._penalties.penalise(self._known_as(host), now)
 
     def refused_until(self, host: str, now: float) -> float | None:
         """Return the time until which connections from `host` are refused; None if they are welcome."""
-        return self._penalties.refused_until(host, now)
+        return self._penalties.refused_until(self._known_as(host), now)
+
+    def _known_as(self, host: str) -> str:
+        """Return the host itself for a root: a stranger in its network must not keep it out."""
+        return host if self.is_root(host) else owner_of(host)

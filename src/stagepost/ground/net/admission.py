@@ -276,6 +276,15 @@ def prefix_of(host: str) -> str:
     return str(ipaddress.ip_network((address, bits), strict=False))
 
 
+def owner_of(host: str) -> str:
+    """Return by what a stranger is known again that broke a rule: its address, or the /64 of an IPv6 address, in which it has as
+    many addresses as it likes."""
+    address = ip_of(host)
+    if address is None:
+        return host
+    return str(address) if address.version == 4 else prefix_of(host)
+
+
 def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address that `host` is, IPv4 inside IPv6 as IPv4; None for a name."""
     try:

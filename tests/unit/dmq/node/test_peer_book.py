@@ -325,6 +325,21 @@ def test_host_is_refused_for_a_minute_doubling_to_an_hour() -> None:
     assert book.refused_until("192.0.2.10", now) is None
 
 
+def test_a_stranger_does_not_come_back_from_another_address_of_its_64() -> None:
+    book = a_book()
+    root = PeerAddress("2001:db8:1::5", 3001)
+    book.add(root, PeerOrigin.PUBLIC_ROOT, "dmq-node")
+    for number in range(16, 48):
+        book.penalise_host(f"2001:db8:1::{number:x}", 0.0)
+
+    assert book.refused_until("2001:db8:1::ffff", 1.0) == PENALTY_MAX_S, "each of them counts"
+    assert book.refused_until("2001:db8:2::1", 1.0) is None
+    assert book.refused_until(root.host, 1.0) is None, "a root is known by its own address"
+    book.penalise_host("::ffff:192.0.2.9", 0.0)
+    assert book.refused_until("192.0.2.9", 1.0) is not None
+    assert book.refused_until("192.0.2.10", 1.0) is None
+
+
 def test_memory_of_hosts_is_bounded() -> None:
     book = a_book()
     for number in range(BANNED_MAX + 1):
