@@ -55,19 +55,21 @@ class ApprovedProposals:
         self.network = network
         self._read: dict[tuple[str, int], ChangeProposal | None] = {}
         self._told: set[tuple[str, str]] = set()
-        self._looked: tuple[Configuration, RempNetwork, list[ChangeProposal]] | None = None
+        self._looked: tuple[Configuration, int, RempNetwork, list[ChangeProposal]] | None = None
         self._wanted: list[Configuration] = []
 
-    def wanted(self, base: Configuration) -> list[Configuration]:
-        """Return the configurations that the operator approved and that can follow `base`, in order of their hashes."""
+    def wanted(self, base: Configuration, key_block: int = 0) -> list[Configuration]:
+        """Return the configurations that the operator approved and that can follow `base`, which `key_block` brought, in order
+        of their hashes.
+        """
         proposals = self._proposals()
-        if self._looked == (base, self.network, proposals):
+        if self._looked == (base, key_block, self.network, proposals):
             return self._wanted  # nothing has changed: signatures are checked once
         found = []
         for proposal in proposals:
-            if proposal.base != base.hash.hex():
+            if (proposal.base, proposal.key_block) != (base.hash.hex(), key_block):
                 continue  # it took effect, or another one did
-            faults = faults_in_proposal(proposal, self.network, base) or faults_in_reach(
+            faults = faults_in_proposal(proposal, self.network, base, key_block) or faults_in_reach(
                 proposal, self.network
             )
             if faults:
@@ -76,7 +78,7 @@ class ApprovedProposals:
                 )
                 continue
             found.append(proposal.proposed)
-        self._looked = base, self.network, proposals
+        self._looked = base, key_block, self.network, proposals
         self._wanted = sorted(found, key=lambda one: one.hash)
         return self._wanted
 

@@ -1,6 +1,7 @@
 """Changes of a network: the proposal of a next validator set or configuration, and a member's approval of it.
 
-A proposal names the network and the configuration upon which it stands, so that it can be used once and there alone.
+A proposal names the network, the configuration upon which it stands and the key block that brought it, so that it can be used
+once and there alone, also where a later change takes it back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.network.cards import HEX_SIGNATURE, MemberCard, faults_in_card, signed_form
 from stagepost.network.founding import SET_LIFETIME_MS, set_of, shard_session_size
 
-PROPOSAL_VERSION = 1
+PROPOSAL_VERSION = 2
+APPROVAL_VERSION = 1
 PROPOSAL_BYTES_MAX = 1024 * 1024
 APPROVAL_BYTES_MAX = 4_096
 ADDED_MAX = VALIDATORS_MAX
@@ -42,13 +44,15 @@ class SetChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeProposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`network`: hash of the genesis; `base`: hash of the configuration in force; `configuration`: the proposed one;
-    `added`: cards of members that the network file does not hold yet.
+    """`network`: hash of the genesis; `base`: hash of the configuration in force; `key_block`: number of the key block that
+    brought it, 0 for the genesis; `configuration`: the proposed one; `added`: cards of members that the network file does
+    not hold yet.
     """
 
     stagepost_proposal: int = PROPOSAL_VERSION
     network: str
     base: str
+    key_block: int = -1
     configuration: str
     added: tuple[MemberCard, ...] = ()
     proposer: str
@@ -70,7 +74,7 @@ class ChangeProposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class ChangeApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Agreement of a member to one proposal, for other operators to see."""
 
-    stagepost_approval: int = PROPOSAL_VERSION
+    stagepost_approval: int = APPROVAL_VERSION
     proposal: str
     member: str
     signature: str = ""
@@ -80,8 +84,12 @@ class ChangeApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return signed_form(_APPROVAL_DOMAIN, msgspec.structs.replace(self, signature=""))
 
 
-def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: bytes) -> ChangeProposal:
-    """Return the signed proposal of a change upon `base`; `ConfigFaults` with everything that stands against it."""
+def propose(
+    network: RempNetwork, base: Configuration, change: SetChange, seed: bytes, key_block: int = 0
+) -> ChangeProposal:
+    """Return the signed proposal of a change upon `base`, which `key_block` brought; `ConfigFaults` with everything that
+    stands against it.
+    """
     proposer = member_with(network, ed25519.public_key(seed))
     expected = keys_of(expected_set(base))
     serving = [one for one in network.members if one.key in expected]
@@ -100,12 +108,13 @@ def propose(network: RempNetwork, base: Configuration, change: SetChange, seed: 
     proposal = ChangeProposal(
         network=network.chain.hash.hex(),
         base=base.hash.hex(),
+        key_block=key_block,
         configuration=configuration.encode().hex(),
         added=tuple(card for card in change.add if card.member not in network.members),
         proposer=proposer.name,
     )
     signed = msgspec.structs.replace(proposal, signature=ed25519.sign(seed, proposal.signed_bytes).hex())
-    faults = faults_in_proposal(signed, network, base)
+    faults = faults_in_proposal(signed, network, base, key_block)
     if faults:
         raise ConfigFaults({"the proposal": faults})
     return signed
@@ -192,15 +201,18 @@ def has_taken_effect(proposal: ChangeProposal, network: RempNetwork, base: Confi
 
 
 def faults_in_proposal(
-    proposal: ChangeProposal, network: RempNetwork, base: Configuration
+    proposal: ChangeProposal, network: RempNetwork, base: Configuration, key_block: int = 0
 ) -> list[FileFault]:
-    """Return everything that stands against a proposal in this network, whose configuration in force is `base`."""
+    """Return everything that stands against a proposal in this network, whose configuration in force is `base`, brought by
+    `key_block`.
+    """
     if has_taken_effect(proposal, network, base):
         return [FileFault("configuration", "it is the one in force: nothing is left to approve")]
     faults = []
     if proposal.stagepost_proposal != PROPOSAL_VERSION:
         found = proposal.stagepost_proposal
-        faults.append(FileFault("stagepost_proposal", f"is {found}; this release reads {PROPOSAL_VERSION}"))
+        text = f"is {found}; this release reads {PROPOSAL_VERSION}: propose it anew"
+        faults.append(FileFault("stagepost_proposal", text))
     if proposal.network != network.chain.hash.hex():
         faults.append(
             FileFault("network", f"is {proposal.network}, another network than {network.chain.hash.hex()}")
@@ -212,6 +224,9 @@ def faults_in_proposal(
                 f"stands upon configuration {proposal.base}; in force is {base.hash.hex()}: propose it anew",
             )
         )
+    elif proposal.key_block != key_block:
+        text = f"stands upon key block {proposal.key_block}; the newest is {key_block}: propose it anew"
+        faults.append(FileFault("key_block", text))
     faults += faults_in_cards(proposal)
     if not faults:
         faults += faults_among(joined(network, proposal.added).members)
@@ -334,6 +349,9 @@ def faults_in_approval(
     approval: ChangeApproval, proposal: ChangeProposal, network: RempNetwork
 ) -> list[FileFault]:
     """Return why this is not an approval of this proposal by a validator of the network."""
+    if approval.stagepost_approval != APPROVAL_VERSION:
+        found = approval.stagepost_approval
+        return [FileFault("stagepost_approval", f"is {found}; this release reads {APPROVAL_VERSION}")]
     if approval.proposal != proposal.hash:
         return [FileFault("proposal", f"approves {approval.proposal}, another proposal than {proposal.hash}")]
     return _faults_in_signature(approval.member, approval.signature, approval.signed_bytes, network)

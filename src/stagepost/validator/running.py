@@ -218,7 +218,8 @@ class RunningValidator:
         for member in self._network_file.added():
             self._add_member(member)
         chain = self.validator.chain
-        wanted = self._approved.wanted(chain.ledger.master.configuration)
+        master = chain.ledger.master
+        wanted = self._approved.wanted(master.configuration, master.last_key_block_seqno)
         if wanted != self._wanted:
             self._wanted = wanted
             chain.want_only(wanted)

@@ -309,7 +309,8 @@ def test_a_key_is_replaced_by_another_card() -> None:
         ({"configuration": "zz"}, "cannot be read"),
         ({"added": ()}, "not that of a validator with a card"),
         ({"signature": "00" * 64}, "is not that of v1"),
-        ({"stagepost_proposal": 2}, "this release reads"),
+        ({"stagepost_proposal": 1}, "this release reads 2: propose it anew"),
+        ({"key_block": 3}, "stands upon key block 3; the newest is 0: propose it anew"),
     ],
 )
 def test_a_proposal_with_one_field_changed_is_refused(change: dict[str, object], said: str) -> None:
@@ -447,6 +448,25 @@ def test_a_proposal_that_has_taken_effect_is_not_to_be_made_anew() -> None:
     elsewhere = signed_anew(proposal, network="00" * 32)
     assert not has_taken_effect(elsewhere, network, coming)
     assert "another network" in texts(faults_in_proposal(elsewhere, network, coming))
+
+
+def test_a_change_that_was_taken_back_is_not_wanted_again(tmp_path: Path) -> None:
+    """After there and back the configuration has the same hash as at first. With both approvals in the folder, the network would
+    change for ever."""
+    network = founded()
+    first = network.chain.configuration
+    there = propose(network, first, SetChange(from_ms=LATER_MS, session_lifetime_ms=300_000), seed_of("v1"))
+    back = SetChange(from_ms=LATER_MS, session_lifetime_ms=first.master_lifetime_ms)
+    again = propose(network, there.proposed, back, seed_of("v1"), 57)
+    assert again.proposed == first
+    for one in (there, again):
+        write_approved(tmp_path, one)
+    reader = ApprovedProposals(tmp_path, network)
+    assert reader.wanted(first) == [there.proposed]
+    assert reader.wanted(there.proposed, 57) == [first]
+    assert reader.wanted(first, 91) == []
+    said = texts(faults_in_proposal(there, network, first, 91))
+    assert "stands upon key block 0; the newest is 91: propose it anew" in said
 
 
 def test_a_change_of_nothing_is_refused() -> None:

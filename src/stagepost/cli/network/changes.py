@@ -105,7 +105,7 @@ def propose(
 
     require_unused(out)
     described = load_network(network)
-    base, _ = in_force(described, data)
+    base, block = in_force(described, data)
     pairs = [one.partition("=") for one in replace]
     wrong = [name for name, sign, card in pairs if not (name and sign and card)]
     if wrong:
@@ -119,7 +119,7 @@ def propose(
         shard_validators=shard_validators,
         session_lifetime_ms=None if lifetime_s is None else int(lifetime_s * 1_000),
     )
-    proposal = proposal_of(described, base, wish, seed_of(key))
+    proposal = proposal_of(described, base, wish, seed_of(key), block["key_block"])
     replace_file(out, pretty(msgspec.json.encode(proposal)), FILE_MODE)
     print_facts(_proposal_facts(proposal, described, base), as_json)
 
@@ -156,8 +156,10 @@ def approve(proposal: Path, network: Path, key: Path, data: Path, out: Path | No
     from stagepost.network.changes import approving, faults_in_proposal, faults_in_reach
 
     described, found = load_network(network), _load_proposal(proposal)
-    base, _ = in_force(described, data)
-    faults = faults_in_proposal(found, described, base) or faults_in_reach(found, described)
+    base, block = in_force(described, data)
+    faults = faults_in_proposal(found, described, base, block["key_block"]) or faults_in_reach(
+        found, described
+    )
     if faults:
         raise ConfigFaults({str(proposal): faults})
     seed = seed_of(key)
@@ -229,7 +231,7 @@ def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data
     )
 
     described, found = load_network(network), _load_proposal(proposal)
-    base, _ = in_force(described, data)
+    base, block = in_force(described, data)
     if has_taken_effect(found, described, base):
         following = found.proposed.next
         begins = None if following is None else moment(following.from_ms)
@@ -238,7 +240,7 @@ def show_proposal(proposal: Path, approvals: Sequence[Path], network: Path, data
             {"proposal": found.hash, "proposer": found.proposer, "state": state, "from": begins}, as_json
         )
         return DONE
-    faults = {str(proposal): faults_in_proposal(found, described, base)}
+    faults = {str(proposal): faults_in_proposal(found, described, base, block["key_block"])}
     read = []
     for path in approvals:
         one = load_json(path, APPROVAL_BYTES_MAX, "an approval", ChangeApproval)

@@ -35,7 +35,12 @@ def in_force(described: RempNetwork, data: Path) -> tuple[Configuration, dict[st
             advice="give the data folder of a member of this network",
         )
     master = read_ledger(folder).master
-    return master.configuration, {"master_block": master.seqno, "time_ms": master.time_ms}
+    facts = {
+        "master_block": master.seqno,
+        "key_block": master.last_key_block_seqno,
+        "time_ms": master.time_ms,
+    }
+    return master.configuration, facts
 
 
 def print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
