@@ -11,7 +11,7 @@ import msgspec
 from stagepost.chain.configuration import Configuration
 from stagepost.errors import ConfigFaults, StorageError
 from stagepost.full_node.network import RempNetwork
-from stagepost.ground.files.data_folder import make_private
+from stagepost.ground.files.data_folder import make_private, require_private
 from stagepost.ground.files.small_files import FILE_MODE, replace_file
 from stagepost.network.cards import load_json
 from stagepost.network.changes import PROPOSAL_BYTES_MAX, ChangeProposal, faults_in_proposal, faults_in_reach
@@ -26,6 +26,8 @@ APPROVED_MAX = 64
 def write_approved(data: Path, proposal: ChangeProposal) -> Path:
     """Put a proposal into the folder, where the validator finds it within a second."""
     folder = data / APPROVED_FOLDER
+    # What another user writes here, such as root, the validator cannot read.
+    require_private(data, "data folder", advice="run this command as the user that runs the validator")
     make_private(folder, "folder of approved proposals", advice="check the data folder of the validator")
     path = folder / f"{proposal.hash}.json"
     if not path.exists() and len(list(folder.glob("*.json"))) >= APPROVED_MAX:

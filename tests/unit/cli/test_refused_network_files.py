@@ -444,3 +444,23 @@ def test_an_approval_may_be_written_again_and_says_if_it_does_not_count(
     )
     assert run([*APPROVE[:-1], "stranger/member.skey"]) == 0
     assert "stranger is not in the set in force: this approval does not count" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_an_approval_that_the_validator_could_not_read_is_refused(
+    proposed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.chown(proposed / "v1/data", 65_534, 65_534)
+    said = refused(proposed, capfd, *APPROVE)
+    assert "belongs to user 65534" in said
+    assert "run this command as the user that runs the validator" in said
+    assert not (proposed / "v1/data/approved").exists()
+
+
+def test_new_members_reach_the_file_that_a_link_names(proposed: Path) -> None:
+    (proposed / "linked.json").symlink_to("net.json")
+    card = make_card(bytes(32), "full-2", "127.0.0.1", 6_000, is_validator=False)
+    (proposed / "full-2.json").write_bytes(msgspec.json.encode(card))
+    assert run(["network", "set", "members", "full-2.json", "--network", "linked.json"]) == 0
+    assert (proposed / "linked.json").is_symlink()
+    assert load_network(proposed / "net.json").members[-1] == card.member

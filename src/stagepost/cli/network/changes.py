@@ -279,7 +279,7 @@ def members(source: Path, network: Path, as_json: bool) -> None:
     if faults:
         raise ConfigFaults({str(source): faults})
     after = joined(described, cards_of(found))
-    after.write(network)
+    after.write(network.resolve())  # a link goes on naming the file that nodes read
     new = [one.name for one in after.members[len(described.members) :]]
     print_facts({"network": str(network), "members": len(after.members), "new": new}, as_json)
 
