@@ -1,6 +1,9 @@
-# Not run: this image has been neither built nor started so far.
+# Run by the part "container" of `make soak`: built with buildah 1.28 upon Debian 12 with its Python 3.11, not upon python:3.12-slim and
+# not by docker; commands, and a DMQ node with its health check, ran in it. Give `--format docker` to buildah: it leaves the health check out otherwise.
 # An image with the command `stagepost`, Spark's Java and the dashboard: docker build -t stagepost .
-FROM python:3.12-slim AS build
+# --build-arg BASE=IMAGE takes another base, which needs `python` with venv.
+ARG BASE=python:3.12-slim
+FROM ${BASE} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements ./requirements
@@ -11,7 +14,7 @@ RUN python -m venv /opt/stagepost \
  && /opt/stagepost/bin/pip install --no-cache-dir --require-hashes -r requirements/demo.txt \
  && /opt/stagepost/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.12-slim
+FROM ${BASE}
 COPY --from=build /opt/stagepost /opt/stagepost
 ENV PATH=/opt/stagepost/bin:$PATH
 # Data folders must belong to the user that runs the node, and to nobody else.

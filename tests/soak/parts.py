@@ -16,6 +16,7 @@ from tests.soak.chain_runs import chain
 from tests.soak.change_runs import changes, live_changes
 from tests.soak.clock_runs import clocks
 from tests.soak.collector_runs import collect
+from tests.soak.container_runs import container
 from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
 from tests.soak.delivery_world_runs import simulate_delivery
@@ -93,6 +94,7 @@ PARTS = (
     Part("month", ("O1",), month),
     Part("five-years", ("O1",), five_years),
     Part("collector", (), collect),
+    Part("container", (), container),
     Part("suite", SUITE_PROMISES, suite),
     Part("mutants", ("O6",), mutants),
 )

@@ -159,7 +159,7 @@ def faults_among(members: Iterable[NetworkMember]) -> list[FileFault]:
     faults = []
     seen: dict[tuple[str, str], str] = {}
     for member in members:
-        address = f"{member.host}:{member.port}"
+        address = f"{member.host.lower()}:{member.port}"
         for entry in (("name", member.name), ("public_key", member.public_key), ("address", address)):
             if entry in seen:
                 both = "two members" if entry[0] == "name" else f"{seen[entry]} and of {member.name}"

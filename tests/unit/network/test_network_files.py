@@ -387,10 +387,11 @@ def test_every_setting_that_a_proposal_changes_is_named() -> None:
 
 
 def test_members_that_take_a_name_key_or_address_of_others_are_refused() -> None:
-    network = founded()
+    network = joined(founded(), [make_card(seed_of("v9"), "v9", "Host", 9, is_validator=True)])
     for stolen, said in (
         (make_card(seed_of("x"), "v2", "10.0.0.8", 1, is_validator=True), "v2 is that of two members"),
         (make_card(seed_of("x"), "x", "10.0.0.1", 4_002, is_validator=True), "is that of v2 and of x"),
+        (make_card(seed_of("x"), "x", "HOST", 9, is_validator=True), "host:9 is that of v9 and of x"),
     ):
         with pytest.raises(ConfigFaults, match=said):
             propose(
