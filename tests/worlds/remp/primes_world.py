@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from random import Random
 
@@ -125,7 +125,7 @@ class ValidatorHouse:
             MemorySessionStore(self.sessions_disk),
             world.public_keys,
             self,
-            world.clock,
+            world.clock_of(self.number),
             Random(world.random.getrandbits(64)),
             full_node_keys=world.full_node_keys,
             chain_options=CHAIN_OPTIONS,
@@ -272,14 +272,14 @@ class FullHouse:
             self.store,
             world.public_keys,
             ed25519.public_key(self.seed),
-            world.clock,
+            world.clock_of(self.number),
             Random(world.random.getrandbits(64)),
             self._chain_went_on,
         )
         self.proofs = ProofShelf(world.genesis)
         self.proofs.follow(self.follower)
         self._statuses = StatusTopic(
-            self.topic.writer(lambda: int(world.clock.unix_s() * 1_000), retry_s=RETRY_S)
+            self.topic.writer(lambda: int(world.clock_of(self.number).unix_s() * 1_000), retry_s=RETRY_S)
         )
         self.node = FullNode(
             self.seed,
@@ -287,7 +287,7 @@ class FullHouse:
             self,
             self._statuses,
             KnownSets([ed25519.public_key(self.seed)]),
-            world.clock,
+            world.clock_of(self.number),
             Random(world.random.getrandbits(64)),
             on_status=self._heard,
             complain=self.complaints.append,
@@ -418,8 +418,10 @@ class PrimesWorld:
         configure: Callable[[Configuration], Configuration] = lambda configuration: configuration,
         attackers: Mapping[int, type[HostileSeat]] | None = None,
         founders: int | None = None,
+        own_clocks: Collection[int] = (),
     ) -> None:
-        """`founders`: number of validators in the first set; None for all."""
+        """`founders`: number of validators in the first set; None for all. `own_clocks`: numbers of members whose wall clock can be
+        set without that of the others."""
         self.queue_options = queue_options or QueueOptions()
         self.random = Random(seed)
         self.overlays = MemoryOverlays(Random(seed + 1), loss=loss)
@@ -429,6 +431,7 @@ class PrimesWorld:
         self.refused_by: dict[bytes, frozenset[int]] = {}
         """Numbers of the validators whose executors refuse a message."""
         self.clock = LoopClock(START_MS / 1_000 + 1.0)
+        self._own_clocks = {number: LoopClock(START_MS / 1_000 + 1.0) for number in own_clocks}
         self.public_keys = tuple(ed25519.public_key(seed_of(one)) for one in range(size + full_nodes))
         members = tuple(SetMember(key, sha256(key).digest()) for key in self.public_keys[: founders or size])
         configuration = Configuration(
@@ -457,6 +460,9 @@ class PrimesWorld:
 
     def join(self, number: int, events: Switchboard) -> MemoryOverlay:
         return self.overlays.join(self.genesis.hash, range(len(self.public_keys)), number, events)
+
+    def clock_of(self, number: int) -> LoopClock:
+        return self._own_clocks.get(number, self.clock)
 
     @property
     def now_ms(self) -> int:
