@@ -90,7 +90,14 @@ class RemoteTopics:
                     f"{self._address} sent {len(reply.records)} records from offset {start}, {end - start} were asked for",
                     code=ErrorCode.PROTOCOL_WINDOW,
                 )
-            yield list(_reads(reply, start))
+            try:
+                found = list(_reads(reply, start))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise RemoteProtocolError(
+                    f"{self._address} sent a record of {topic} whose headers are not texts by name: {error}",
+                    code=ErrorCode.RECEIPT_FORMAT,
+                ) from error
+            yield found
             start += len(reply.records)
 
     def close(self) -> None:
