@@ -6,13 +6,12 @@ not written. Whatever crosses a link is counted by what it is.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import defaultdict
 from hashlib import sha256
 from random import Random
 
 from rigs.catchain_keys import public_key_of, seed_of
+from rigs.memory_overlays import MemoryOverlay, MemoryOverlays, Objection
 from rigs.memory_topic import MemoryTopic
 from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
 from stagepost.catchain.block import decode_update
@@ -23,7 +22,7 @@ from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
-from stagepost.remp.links.overlay import Answered, OverlayEvents
+from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.message import BODY_ID, ExternalMessage
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
@@ -60,87 +59,8 @@ def parse(data: bytes) -> ExternalMessage:
     )
 
 
-# Links
-
-
-class Wires:
-    """Between numbered ends. Calls arrive later, in order for each pair; an end that is down gets nothing."""
-
-    def __init__(self, random: Random, *, delay_s: tuple[float, float], loss: float) -> None:
-        self.random = random
-        self.delay_s = delay_s
-        self.loss = loss
-        self.cut: set[int] = set()
-        self._arrivals: dict[tuple[object, object], float] = defaultdict(float)
-
-    def carry(self, sender: object, receiver: object, arrive: Callable[[], None]) -> bool:
-        if sender in self.cut or receiver in self.cut:
-            return False
-        if self.random.random() < self.loss:
-            return True
-        loop = asyncio.get_running_loop()
-        at = max(loop.time() + self.random.uniform(*self.delay_s), self._arrivals[sender, receiver])
-        self._arrivals[sender, receiver] = at
-        loop.call_at(at, arrive)
-        return True
-
-
-class MemoryOverlay:
-    """One member's links in one session."""
-
-    def __init__(self, world: OverlayWorld, plan: SessionPlan, number: int, life: int) -> None:
-        self._world = world
-        self._plan = plan
-        self._number = number
-        self._life = life
-        self.refused: list[tuple[int, str, str]] = []
-
-    def push(self, peer: int, frame: bytes) -> bool:
-        self._world.count_push(frame)
-        return self._to(peer, lambda events: events.pushed(self._plan.index, frame))
-
-    def ask(self, peer: int, query: bytes, answered: Answered, timeout_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        pending = [answered]
-
-        def answer_once(data: bytes | None) -> None:
-            timer.cancel()
-            if pending and self._is_alive:
-                pending.pop()(data)
-
-        timer = loop.call_later(timeout_s, answer_once, None)
-
-        def reply(data: bytes) -> None:
-            self._world.counts["answer"] += 1
-            self._world.wires.carry(self._peer(peer), self._number, lambda: answer_once(data))
-
-        self._world.counts["query"] += 1
-        self._to(peer, lambda events: events.asked(self._plan.index, query, reply))
-
-    def refuse(self, peer: int, rule: str, text: str) -> None:
-        self.refused.append((peer, rule, text))
-
-    async def close(self) -> None:
-        self._world.leave(self._plan.session_id, self._plan.index, self._life)
-
-    @property
-    def _is_alive(self) -> bool:
-        return self._world.life_of(self._plan.session_id, self._plan.index) == self._life
-
-    def _peer(self, peer: int) -> int:
-        return self._world.number_of(self._plan, peer)
-
-    def _to(self, peer: int, act: Callable[[OverlayEvents], None]) -> bool:
-        def arrive() -> None:
-            events = self._world.events_of(self._plan.session_id, peer)
-            if events is None:
-                return
-            try:
-                act(events)
-            except DecodeError as error:
-                self._world.malformed.append(error.text)
-
-        return self._world.wires.carry(self._number, self._peer(peer), arrive)
+FULL_NODE = -1
+"""Number of the full node's end of the links."""
 
 
 class House:
@@ -152,7 +72,6 @@ class House:
         self.key_id = key_id(public_key_of(number))
         self.disk = SessionsDisk(lambda: world.random.uniform(0.0005, 0.004))
         self.events: list[SessionEvent] = []
-        self.overlays: list[MemoryOverlay] = []
         self.plans: list[SessionPlan] = []
         self.is_safe = True
         self.validator: Validator | None = None
@@ -169,7 +88,7 @@ class House:
             for data in filter(None, (statement, combined_receipt)):
                 world.full_node.receipts_came(self.key_id, data)
 
-        return world.wires.carry(self.number, "full node", arrive)
+        return world.wires.carry(self.number, FULL_NODE, arrive)
 
     def start(self) -> None:
         world = self.world
@@ -199,7 +118,7 @@ class House:
         """Power is cut: what was not written is gone, and nothing is said any more."""
         assert self.validator is not None
         self.validator.stop()
-        self.world.leave_all(self.number)
+        self.world.wires.leave_all(self.number)
         self.disk.crash()
         self.validator = None
 
@@ -209,9 +128,8 @@ class House:
         return self.validator
 
     def _make_overlay(self, plan: SessionPlan, events: OverlayEvents) -> MemoryOverlay:
-        overlay = MemoryOverlay(self.world, plan, self.number, self.world.join(plan, self.number, events))
-        self.overlays.append(overlay)
-        return overlay
+        members = [self.world.number_of(key) for key in plan.public_keys]
+        return self.world.wires.join(plan.session_id, members, self.number, events)
 
 
 class OverlayWorld:
@@ -230,12 +148,11 @@ class OverlayWorld:
         self.random = Random(seed)
         self.options = options
         self.clock = LoopClock(START_UNIX_S)
-        self.wires = Wires(Random(seed + 1), delay_s=delay_s, loss=loss)
-        self.counts: Counter[str] = Counter()
-        self.malformed: list[str] = []
+        self.wires = MemoryOverlays(Random(seed + 1), delay_s=delay_s, loss=loss)
+        self.wires.tap = self._count_push
+        self.counts = self.wires.counts
+        self.malformed = self.wires.malformed
         self.is_full_node_linked = True
-        self._joined: dict[tuple[bytes, int], tuple[int, int, OverlayEvents]] = {}
-        self._lives = 0
         self.houses = [House(self, number) for number in range(size)]
         self.receipts: list[Receipt] = []
         self.topic = MemoryTopic(STATUSES_TOPIC)
@@ -286,10 +203,10 @@ class OverlayWorld:
                 try:
                     house.validator.message_came(self.full_node.source_id, message)
                 except DecodeError as error:
-                    self.malformed.append(error.text)
+                    self.malformed.append(Objection(FULL_NODE, error.text))
 
         self.counts["message to a validator"] += 1
-        return self.wires.carry("full node", house.number, arrive)
+        return self.wires.carry(FULL_NODE, house.number, arrive)
 
     def hand_over(self, data: bytes) -> bytes:
         return self.full_node.submit(data)
@@ -302,34 +219,10 @@ class OverlayWorld:
                 found[receipt.source_id].append(receipt.kind.name)
         return found
 
-    # Who is where
+    def number_of(self, public_key: bytes) -> int:
+        return next(house.number for house in self.houses if public_key_of(house.number) == public_key)
 
-    def join(self, plan: SessionPlan, number: int, events: OverlayEvents) -> int:
-        self._lives += 1
-        self._joined[plan.session_id, plan.index] = self._lives, number, events
-        return self._lives
-
-    def leave(self, session_id: bytes, index: int, life: int) -> None:
-        if self.life_of(session_id, index) == life:
-            del self._joined[session_id, index]
-
-    def leave_all(self, number: int) -> None:
-        for key in [key for key, (_, one, _) in self._joined.items() if one == number]:
-            del self._joined[key]
-
-    def life_of(self, session_id: bytes, index: int) -> int | None:
-        found = self._joined.get((session_id, index))
-        return None if found is None else found[0]
-
-    def events_of(self, session_id: bytes, index: int) -> OverlayEvents | None:
-        found = self._joined.get((session_id, index))
-        return None if found is None else found[2]
-
-    def number_of(self, plan: SessionPlan, index: int) -> int:
-        key = plan.public_keys[index]
-        return next(house.number for house in self.houses if public_key_of(house.number) == key)
-
-    def count_push(self, frame: bytes) -> None:
+    def _count_push(self, sender: int, frame: bytes) -> None:
         if frame[:4] == _BODY:
             self.counts["body"] += 1
             return

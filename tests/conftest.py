@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rigs.kafka_world import WorldBroker
 
 SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
-LONG_GROUPS = ("kafka", "devnet", "pipeline", "cluster", "storms", "hostile", "browser")
+LONG_GROUPS = ("kafka", "devnet", "commands", "pipeline", "cluster", "storms", "hostile", "browser")
 """Groups that take minutes, longest first. They are begun first, so that none of them runs alone at the end."""
 
 # No deadline: a busy machine is no defect. Every failure prints the blob that replays it.

@@ -21,7 +21,7 @@ from stagepost.pipeline.spark import NO_JAVA
 from stagepost.trace.reading import read_trace
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
-pytestmark = pytest.mark.xdist_group("devnet")
+pytestmark = pytest.mark.xdist_group("commands")
 
 MESSAGES = 20
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worlds.devnet.devnet_runs import ENVIRONMENT, ROOT
 
-pytestmark = pytest.mark.xdist_group("devnet")
+pytestmark = pytest.mark.xdist_group("commands")
 
 NOTEBOOK = ROOT / "examples" / "one_message.ipynb"
 WITHIN_S = 120

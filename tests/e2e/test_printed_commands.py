@@ -29,7 +29,7 @@ from tests.worlds.devnet.running_devnet import devnet_in_background
 from tests.worlds.dmq.node_processes import NodeProcess, ending
 from tests.worlds.ground.captures import a_node_connection
 
-pytestmark = [pytest.mark.xdist_group("devnet"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 
 PRINTED = sorted({re.split(r"\s+#|\s{4,}[a-z]", line)[0].strip() for _, line in LINES})
 """Command lines, without the words beside them."""

@@ -22,7 +22,7 @@ from tests.worlds.delivery.one_message import Network
 from tests.worlds.devnet.devnet_runs import ENVIRONMENT, ROOT
 from tests.worlds.dmq.node_processes import ending
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("devnet")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 
 WITHIN_S = 300
 BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -13,7 +13,7 @@ from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import find_java_home
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT, WITHIN_S
 
-pytestmark = pytest.mark.xdist_group("devnet")
+pytestmark = pytest.mark.xdist_group("commands")
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MESSAGES = 40

@@ -21,7 +21,7 @@ from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import find_java_home
 from tests.worlds.devnet.devnet_runs import COMMAND, ENVIRONMENT, ROOT
 
-pytestmark = pytest.mark.xdist_group("devnet")
+pytestmark = pytest.mark.xdist_group("commands")
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ import pytest
 
 from rigs.catchain_keys import public_key_of, seed_of
 from rigs.chain_messages import address, external
+from rigs.memory_overlays import MemoryOverlay, MemoryOverlays
 from stagepost.catchain.member import MemberOptions
 from stagepost.chain.configuration import ChainValidator, Configuration, ValidatorSet
 from stagepost.chain.contracts import ContractKind, primes_body
@@ -35,7 +36,6 @@ from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_plan import SessionOptions, SessionPlan, queue_plan, queue_session_id
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.sessions import Validator
-from tests.worlds.catchain.memory_overlays import MemoryOverlay, MemoryOverlays
 from tests.worlds.chain.chain_world import START_MS
 
 FULL_NODE = sha256(b"a full node").digest()

@@ -65,8 +65,8 @@ def runner_of(house: House) -> SessionRunner:
 def check_nobody_is_blamed(world: OverlayWorld) -> None:
     for house in world.houses:
         assert not [event for event in house.events if isinstance(event, BlameReport | Halt)]
-        assert [refused for overlay in house.overlays for refused in overlay.refused] == []
     assert world.malformed == []
+    assert world.wires.refused == []
 
 
 def check_all_know(world: OverlayWorld, message_ids: set[bytes]) -> None:
@@ -435,7 +435,9 @@ def test_a_body_is_given_to_whoever_asks_and_another_one_than_asked_for_is_refus
         other.asked = lie  # type: ignore[method-assign]  # a dishonest member
         runner.perform([AskForBody(1, parse(message_bytes(5)).message_id)])
         await asyncio.sleep(0.1)
-        assert [(peer, rule) for peer, rule, _ in house.overlays[0].refused] == [(1, "WrongBody")]
+        (objection,) = world.wires.refused
+        assert objection.against == 1
+        assert objection.text.startswith("0 of 1: WrongBody: ")
         assert runner.counters.refused == {"WrongBody": 1}
 
     in_world(act)

@@ -13,7 +13,7 @@ from random import Random
 
 from rigs.agreement_keys import public_key_of, seed_of
 from rigs.chain_processes import Pool
-from rigs.remp_overlay_world import Wires
+from rigs.memory_overlays import MemoryOverlays
 from stagepost.catchain.overlay_protocol import OBJECT_BYTES_MAX
 from stagepost.chain.agreement.effects import FinalisedBlock
 from stagepost.chain.agreement.pacing import MemberOptions
@@ -205,7 +205,7 @@ class ChainOverlayWorld:
             genesis.name, genesis.time_ms, configure(genesis.configuration), genesis.balances
         )
         self.clock = LoopClock((START_MS + 1_000) / 1_000)
-        self.wires = Wires(Random(seed + 1), delay_s=delay_s, loss=loss)
+        self.wires = MemoryOverlays(Random(seed + 1), delay_s=delay_s, loss=loss)
         self.public_keys = tuple(public_key_of(place) for place in range(size + full_nodes))
         assert self.public_keys[0] == ed25519.public_key(seed_of(0))
         self.links: dict[int, MemoryLinks] = {}

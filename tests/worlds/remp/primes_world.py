@@ -14,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from rigs.memory_overlays import MemoryOverlay, MemoryOverlays, Objection
 from rigs.memory_topic import MemoryTopic
 from stagepost.catchain.effects import BlameReport, Halt, RecoveryReport
 from stagepost.catchain.member import MemberOptions as GraphOptions
@@ -52,7 +53,6 @@ from stagepost.validator.session_plan import SessionEvent, SessionOptions, Sessi
 from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
 from stagepost.validator.validator import RempValidator
-from tests.worlds.catchain.memory_overlays import MemoryOverlay, MemoryOverlays, Objection
 from tests.worlds.chain.chain_world import EXPIRES_AT_S, START_MS
 from tests.worlds.remp.primes_attackers import HostileSeat, SessionAttack
 from tests.worlds.remp.primes_checks import Wiretap

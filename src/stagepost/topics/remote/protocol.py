@@ -17,7 +17,7 @@ from hashlib import sha256
 import msgspec
 
 from stagepost.errors import ErrorCode
-from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State
+from stagepost.ground.statemachine.spec import Edge, ProtocolSpec, Role, State, messages_by_state
 from stagepost.ground.wire.codec import CodecTable, Dialect
 from stagepost.ground.wire.layout import (
     ArrayLayout,
@@ -224,10 +224,7 @@ TOPIC_READING = ProtocolSpec(
 
 
 def codec_table() -> CodecTable:
-    said_in: dict[str, set[type[object]]] = {}
-    for edge in TOPIC_READING.edges:
-        said_in.setdefault(edge.source.name, set()).add(edge.message)
-    return CodecTable(TOPIC_READING.name, said_in, [DIALECT])
+    return CodecTable(TOPIC_READING.name, messages_by_state(TOPIC_READING), [DIALECT])
 
 
 def proof_of(token: str, nonce: bytes) -> bytes:

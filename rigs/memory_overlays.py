@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Objection(NamedTuple):
 
 class MemoryOverlays:
     """Between nodes with numbers. A node that is cut off, or has not joined, gets nothing. `malformed` has every frame that
-    a receiver could not decode, `refused` every other objection of a receiver."""
+    a receiver could not decode, `refused` every other objection of a receiver; `counts` has queries and answers."""
 
     def __init__(self, random: Random, *, delay_s: tuple[float, float] = DELAY_S, loss: float = 0.0) -> None:
         self.random = random
@@ -39,6 +39,7 @@ class MemoryOverlays:
         self.cut: set[int] = set()
         self.tap: Callable[[int, bytes], None] = lambda sender, frame: None
         """Hears what members push to each other, lost or not."""
+        self.counts: Counter[str] = Counter()
         self.malformed: list[Objection] = []
         self.refused: list[Objection] = []
         self._joined: dict[tuple[bytes, int], Joined] = {}
@@ -125,8 +126,10 @@ class MemoryOverlay:
         timer = asyncio.get_running_loop().call_later(timeout_s, answer_once, None)
 
         def reply(data: bytes) -> None:
+            self._overlays.counts["answer"] += 1
             self._overlays.carry(self._members[peer], self._number, lambda: answer_once(data))
 
+        self._overlays.counts["query"] += 1
         self._to(peer, lambda events: events.asked(self._index, query, reply))
 
     def refuse(self, peer: int, rule: str, text: str) -> None:
