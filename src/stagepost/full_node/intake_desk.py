@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stagepost.chain.proofs.proof_files import write_file
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
 from stagepost.full_node.followed import FollowedMessage, FollowedStatuses
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.local_client import AcceptedSubmission
+from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord
 from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.remp.verdict.verdict import Verdict
@@ -27,19 +28,18 @@ READ_AT_ONCE = 4
 
 
 class IntakeDesk:
-    """Desk of one full node and its data folder."""
+    """Desk of one full node and its data folder. `proofs`: its keeper, which knows the proofs of late without the topic."""
 
-    def __init__(
-        self, full_node: FullNode, data: Path, awaits: Callable[[bytes], bool] = lambda message_id: False
-    ) -> None:
+    def __init__(self, full_node: FullNode, data: Path, proofs: ProofKeeper | None = None) -> None:
         self.taken = 0
         self.refused = 0
         self._full_node = full_node
         self._data = data
+        self._proofs = proofs
         self._statuses = FollowedStatuses(
             lambda message_id: records_of_key(data, message_id.hex()),
             lambda: full_node.sets,
-            lambda message_id: None if awaits(message_id) else proved_end(data, message_id),
+            self._end_of,
         )
         self._reading = asyncio.Semaphore(READ_AT_ONCE)
 
@@ -64,8 +64,22 @@ class IntakeDesk:
 
     async def proof(self, message_id: bytes) -> bytes | None:
         """Return the proof file of a message's end; None as long as the end is not known."""
+        keeper = self._proofs
+        if keeper is not None:
+            if keeper.awaits(message_id):
+                return None
+            made = keeper.proof_of(message_id)
+            if made is not None:
+                return write_file(made, message_id)
         async with self._reading:
             return await asyncio.to_thread(kept_proof_file, self._data, message_id)
+
+    def _end_of(self, message_id: bytes) -> ProvedEnd | None:
+        keeper = self._proofs
+        if keeper is not None and keeper.awaits(message_id):
+            return None
+        found = None if keeper is None else keeper.end_of(message_id)
+        return found or proved_end(self._data, message_id)
 
     def submit(self, data: bytes, submitter: str) -> AcceptedSubmission:
         """Submit a message of `submitter`, who is charged for it. `StagepostError` if the full node does not send it: the bytes are not a message, the account

@@ -18,12 +18,14 @@ from stagepost.chain.proofs.proof_form import (
     AwaitedPart,
     ExecutedAsEnd,
     KeyBlockPart,
+    MasterPart,
+    MessageProof,
     OwnPart,
     decode_part,
     kind_of,
 )
-from stagepost.chain.proofs.proof_making import MadeProof, ProofMaker
-from stagepost.errors import DecodeError, StorageError
+from stagepost.chain.proofs.proof_making import MadeProof, ProofMaker, assembled
+from stagepost.errors import DecodeError, LocalProtocolError, StorageError
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.ledger import ParsedMessage
 from stagepost.remp.verdict.state import ProvedEnd
@@ -34,6 +36,9 @@ log = logging.getLogger(__name__)
 
 PROVED_KEPT_MAX = 65_536
 """Messages, at most, whose proved end is remembered; an older one is read from the topic."""
+
+MADE_KEPT_MAX = 4_096
+"""Proofs, at most, that are remembered whole; an older one is read from the topic, which takes longer the more it holds."""
 
 SHARED_KEPT_MAX = 4_096
 """Master blocks, at most, whose part is known to be on the topic; one that is not known is written again."""
@@ -51,6 +56,7 @@ class ProofKeeper:
         self._writer = writer
         self._written: dict[bytes, None] = {}
         self._proved: dict[bytes, ProvedEnd] = {}
+        self._made: dict[bytes, tuple[OwnPart, KeyBlockPart | MasterPart]] = {}
         self._answers: LoopAnswers | None = None
 
     @property
@@ -66,6 +72,20 @@ class ProofKeeper:
     def awaits(self, message_id: bytes) -> bool:
         """Return whether the end of the message is awaited: then `on_proved` will tell it, and no topic need be read."""
         return message_id in self._maker
+
+    def end_of(self, message_id: bytes) -> ProvedEnd | None:
+        """Return the end of a message that was proved of late; None for any other message."""
+        return self._proved.get(message_id)
+
+    def proof_of(self, message_id: bytes) -> MessageProof | None:
+        """Return a proof that was made of late; None for any other message."""
+        own, shared = self._made.get(message_id, (None, None))
+        if own is None or shared is None:
+            return None
+        try:
+            return assembled(own, shared, self._maker.seals.key_blocks.get)
+        except LocalProtocolError:
+            return None  # the topic has the key block that this life of the node has not seen
 
     def start(self, reader: TopicReader, since_ms: int) -> None:
         """Await the messages again that an earlier life of the node awaited; `since_ms` is the oldest time that counts."""
@@ -158,9 +178,12 @@ class ProofKeeper:
         for one in made:
             end = made_end(one)
             self._proved[one.message_id] = end
+            self._made[one.message_id] = one.own, one.sealed.part
             self.kept += 1
             while len(self._proved) > PROVED_KEPT_MAX:
                 del self._proved[next(iter(self._proved))]
+            while len(self._made) > MADE_KEPT_MAX:
+                del self._made[next(iter(self._made))]
             self.on_proved(one.message_id, end)
 
 

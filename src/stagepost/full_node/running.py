@@ -159,7 +159,7 @@ class RunningFullNode:
             expect=self.proofs.expect,
         )
         self.full_node.on_settled = self._settled
-        self.desk = IntakeDesk(self.full_node, data, self.proofs.awaits)
+        self.desk = IntakeDesk(self.full_node, data, self.proofs)
         self.statuses.written = self.desk.written
         self.proofs.on_proved = self._proved
 

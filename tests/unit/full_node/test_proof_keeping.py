@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from stagepost.chain.node.final_proof import final_block
@@ -16,9 +17,10 @@ from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.remp.verdict.state import ProvedEnd
 from stagepost.topics.log.file_topic import create_topic
-from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof, proved_end
+from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof, kept_proof_file, proved_end
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.chain.proved_chain import ProvedChain, a_message
+from tests.worlds.full_node.full_node_desk import a_desk, primes
 
 EXECUTED = ProvedEnd("executed", 1, 5, 7)
 NEVER = ProvedEnd("never", 2, 5, 7)
@@ -135,3 +137,37 @@ def test_a_made_up_proof_on_the_topic_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / GENESIS_FILE).write_bytes(other)
 
     assert proved_end(tmp_path, message.external.message_id) is None
+
+
+def test_proofs_of_late_are_told_without_reading_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes longer the more the topic holds: after an hour at 100 messages a second, seconds for each proof."""
+    monkeypatch.setattr("stagepost.full_node.proof_keeping.MADE_KEPT_MAX", 1)
+    reads: list[bytes] = []
+
+    def read(data: Path, message_id: bytes) -> bytes | None:
+        reads.append(message_id)
+        return kept_proof_file(data, message_id)
+
+    monkeypatch.setattr("stagepost.full_node.intake_desk.kept_proof_file", read)
+
+    async def live() -> None:
+        async with a_desk(tmp_path) as found:
+            first, second, open_one = (primes(number) for number in (10, 20, 30))
+            for one in (first, second, open_one):
+                found.desk.submit(one, "a program")
+            ids = [found.chain.ledger.parse(one).message.message_id for one in (first, second, open_one)]
+            assert await found.desk.proof(ids[0]) is None
+            assert reads == [], "of a message whose end is awaited the topic holds no proof"
+            async with asyncio.timeout(30.0):
+                for number, one in enumerate((first, second), start=1):
+                    found.in_a_final_block(one)
+                    while found.proofs.kept < number:
+                        await asyncio.sleep(0.01)
+            for message_id in ids[:2]:
+                assert await found.desk.proof(message_id) == kept_proof_file(tmp_path, message_id) is not None
+            assert reads == ids[:1], "the older one is read from the topic"
+            assert await found.desk.proof(ids[2]) is None
+
+    asyncio.run(live())

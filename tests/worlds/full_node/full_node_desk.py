@@ -75,7 +75,7 @@ class FullNodeDesk:
             sets_changed=lambda known: known.write(data / SETS_FILE),
             expect=self.proofs.expect,
         )
-        self.desk = IntakeDesk(self.node, data, self.proofs.awaits)
+        self.desk = IntakeDesk(self.node, data, self.proofs)
         self.statuses.written = self.desk.written
         self.proofs.on_proved = self.desk.proved
         self.node.start()
