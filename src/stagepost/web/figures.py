@@ -28,7 +28,9 @@ _REFUSED = frozenset(
 
 
 class Lately(msgspec.Struct, frozen=True):
-    """The last minutes. `per_bucket` counts acceptances, `final_p50_ms` is None where nothing became final."""
+    """The last minutes. `per_bucket` counts acceptances, `final_p50_ms` is None where nothing became final. `since_ms` is
+    the time from which on the messages are known, where that is later than the minutes begin; None otherwise.
+    """
 
     messages: int
     accepted: int
@@ -43,6 +45,7 @@ class Lately(msgspec.Struct, frozen=True):
     per_bucket: list[int]
     final_per_bucket: list[int | None]
     bad_receipts: int
+    since_ms: int | None = None
 
 
 def lately(book: MessageBook, now_ms: int) -> Lately:
@@ -76,10 +79,13 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
     all_finals = [one for bucket in finals for one in bucket]
     oldest = min(open_ones, key=lambda kept: kept.order, default=None)
     minute = accepted[-BUCKETS // 5 :]
+    whole_since_ms = book.whole_since_ms
+    known_ms = now_ms - max(since_ms, whole_since_ms or 0)
+    minute_ms = min(len(minute) * width_ms, max(width_ms, known_ms))
     return Lately(
         messages=sum(outcomes.values()),
         accepted=sum(accepted),
-        accepted_per_s=sum(minute) / (len(minute) * width_ms / 1_000),
+        accepted_per_s=sum(minute) / (minute_ms / 1_000),
         final_p50_ms=quantile(all_finals, 0.5),
         final_p95_ms=quantile(all_finals, 0.95),
         open=len(open_ones),
@@ -90,6 +96,7 @@ def lately(book: MessageBook, now_ms: int) -> Lately:
         per_bucket=accepted,
         final_per_bucket=[quantile(bucket, 0.5) for bucket in finals],
         bad_receipts=sum(book.bad_by_reason.values()),
+        since_ms=whole_since_ms if known_ms < LATELY_MS else None,
     )
 
 

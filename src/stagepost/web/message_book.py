@@ -132,6 +132,7 @@ class MessageBook:
         self.dropped = 0
         self.records = 0
         self.bad_by_reason: dict[str, int] = defaultdict(int)
+        self._begins_late = False
         self._messages: dict[str, Kept] = {}
         self._ends: dict[str, ProvedEnd] = {}
         self._messages_max = messages_max
@@ -157,6 +158,7 @@ class MessageBook:
     def add(self, record: StatusRecord, *, is_cut: bool = False) -> ShownRecord:
         """`is_cut`: the topic holds records before this one that nobody will read here."""
         assert self.sets is not None, "receipts are checked against sets"
+        self._begins_late |= is_cut
         receipt = read_record(record)
         if isinstance(receipt, Quarantined):
             with self.lock:
@@ -296,6 +298,14 @@ class MessageBook:
             memberships.values(), key=lambda found: found[0].age_key
         )
         return sets.name_of(source_id, validator.index)
+
+    @property
+    def whole_since_ms(self) -> int | None:
+        """Time from which on the book has every message; None if it has all that the topic holds."""
+        with self.lock:
+            if not (self._begins_late or self.dropped):
+                return None
+            return min((kept.order[0] for kept in self._messages.values() if not kept.is_cut), default=None)
 
     def get(self, message_id: str, now_ms: int) -> Kept | None:
         with self.lock:

@@ -413,6 +413,8 @@ def validators(request: Request) -> HTMLResponse:
         "validators.html",
         state=sources.tail.state,
         sessions=sessions,
+        since_ms=sources.book.whole_since_ms,
+        book_size=len(sources.book),
         heat=heat,
         charts=charts,
         chart_data=_chart_data(charts),

@@ -312,6 +312,21 @@ def test_a_difference_of_a_few_milliseconds_is_not_warm(
     assert heat(msgspec.structs.replace(figures, seats=[slow, *usual]), slow, "queued") == warmth
 
 
+def test_figures_of_a_book_that_is_not_whole_say_since_when(world: DashboardWorld) -> None:
+    """What was left out is no 0: five minutes are shown as five minutes only if all of their messages are known."""
+    for number in range(6):
+        world.finalized(f"{number}", NOW_MS - 60_000 + 10_000 * number)
+    whole = lately(read(world).book, NOW_MS)
+    assert (whole.accepted, whole.since_ms) == (6, None)
+    book = read(world, messages_kept=2).book
+    assert book.dropped == 4
+    part = lately(book, NOW_MS)
+    assert (part.accepted, part.since_ms) == (2, NOW_MS - 20_000)
+    assert part.accepted_per_s == pytest.approx(2 / 20), "of the time that is known, and not of a minute"
+    late = lately(book, NOW_MS + 290_000)
+    assert late.since_ms is None, "the last five minutes are whole"
+
+
 def test_every_figure_of_a_session_is_of_that_session(tmp_path: Path) -> None:
     """A validator that lies and speaks in the second session only has told nothing in the first."""
     start_ms = NOW_MS - 5_000
