@@ -188,11 +188,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "queue check --outbox OUTBOX",
         "queue show ENTRY --outbox OUTBOX",
     ),
-    "sets": ("trace ID --data DATA",),
-    "topic": ("trace ID --data DATA", "topic dump stagepost.remp.statuses --data DATA --out OUT"),
+    "sets": (
+        "trace ID --data DATA",
+        "listen --data DATA --kind PutIntoQueue --since 10d --count 3",
+        "telemetry --data DATA --once",
+    ),
+    "topic": (
+        "trace ID --data DATA",
+        "topic dump stagepost.remp.statuses --data DATA --out OUT",
+        "telemetry --data DATA --once",
+    ),
     "tables": ("export --tables TABLES --to csv --out OUT", "pipeline report --tables TABLES --out OUT"),
     "node": ("peers --data DATA",),
-    "index": ("trace ID --data DATA",),
+    "index": ("trace ID --data DATA", "telemetry ID --data DATA"),
 }
 """Commands that read a source, with the words that a test fills in."""
 TILES: dict[str, tuple[str, ...]] = {

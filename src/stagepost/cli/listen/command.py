@@ -158,7 +158,8 @@ def _is_full_node(
     from stagepost.cli.listen.receipts import has_receipts
     from stagepost.ground.files.data_folder import NODE_FILE
 
-    if (data / NODE_FILE).exists() or not has_receipts(data):
+    is_dmq_node = (data / NODE_FILE).exists() and not kinds
+    if is_dmq_node or not has_receipts(data):
         if kinds:
             raise click.UsageError(
                 f"--kind selects receipts, and no full node writes receipts to {data}", context

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -36,7 +35,7 @@ def tail_receipts(
     as_json: bool,
 ) -> int:
     """Show receipts as they come and return how many were shown. Begin at the present end, or with the first receipt that is
-    not older than `since_unix_s`."""
+    not older than `since_unix_s`. `StorageError` at the end, if nobody could read the sets that the signatures need."""
     shown = 0
     last = time.monotonic()
     sets = _Sets(data / SETS_FILE)
@@ -57,6 +56,8 @@ def tail_receipts(
         shown += 1
         if shown == count:
             break
+    if shown and sets.fault is not None:
+        raise sets.fault
     return shown
 
 
@@ -86,10 +87,16 @@ class _Sets:
     def __init__(self, path: Path) -> None:
         self._folder = SetsFolder(path)
         self._is_known = False
+        self.fault: StorageError | None = None
+        """Reason for which the sets have not been read so far."""
 
     def _present(self) -> ValidatorSets | None:
-        with suppress(StorageError):
+        try:
             self._is_known = self._folder.look() or self._is_known
+            self.fault = None
+        except StorageError as error:
+            if not self._is_known:
+                self.fault = error
         return self._folder.sets if self._is_known else None
 
     def signature_of(self, record: StatusRecord) -> str:
