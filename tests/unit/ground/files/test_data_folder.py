@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.ground.files.data_folder import LOCK_FILE, NODE_FILE, DataFolder
+from stagepost.ground.files.data_folder import (
+    LOCK_FILE,
+    NODE_FILE,
+    OWNER_BYTES_MAX,
+    OWNER_FILE,
+    DataFolder,
+    own_folder,
+    require_owner,
+)
 
 
 def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -77,3 +85,34 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="cannot be used"):
         DataFolder(path).open()
+
+
+def test_a_folder_belongs_to_the_member_whose_node_began_in_it(tmp_path: Path) -> None:
+    first, other = bytes(32), bytes([1]) * 32
+    assert not require_owner(tmp_path, other), "nobody has begun in it"
+    own_folder(tmp_path, first)
+    own_folder(tmp_path, first)
+    assert require_owner(tmp_path, first)
+    for claim in (require_owner, own_folder):
+        with pytest.raises(
+            ConfigError, match=f"is that of the member with key {first.hex()}, not {other.hex()}"
+        ):
+            claim(tmp_path, other)
+    note = (tmp_path / OWNER_FILE).read_bytes()
+    (tmp_path / OWNER_FILE).write_bytes(note.ljust(OWNER_BYTES_MAX))
+    assert require_owner(tmp_path, first)
+    for damaged in (
+        note.ljust(OWNER_BYTES_MAX - 1) + b"}}",
+        b"",
+        b"{",
+        note.replace(b'"version":1', b'"version":2'),
+    ):
+        (tmp_path / OWNER_FILE).write_bytes(damaged)
+        with pytest.raises(StorageError, match=r"owner\.json cannot be read"):
+            require_owner(tmp_path, first)
+
+
+def test_a_folder_on_a_disk_that_refuses_is_not_owned(tmp_path: Path) -> None:
+    (tmp_path / f".{OWNER_FILE}.new").mkdir()
+    with pytest.raises(StorageError, match=r"owner\.json cannot be written"):
+        own_folder(tmp_path, bytes(32))
