@@ -287,8 +287,10 @@ def _faults_in_next_set(
         if one != ChainValidator(one.public_key, key_id(one.public_key))
     ]
     begins_ms, ends_ms = configuration.next.from_ms, configuration.next.until_ms
-    if begins_ms >= base.current.until_ms or ends_ms > begins_ms + SET_LIFETIME_MS:
-        text = "begins after the end of the present one, or serves for longer than ten years"
+    if begins_ms >= base.current.until_ms:
+        faults.append(FileFault("next set", "begins after the end of the present one"))
+    if ends_ms != begins_ms + SET_LIFETIME_MS:
+        text = "is not planned for ten years: after its end nobody could propose the set that follows it"
         faults.append(FileFault("next set", text))
     needed = quorum(len(present))
     if len(present & following) < needed:

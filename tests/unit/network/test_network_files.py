@@ -341,7 +341,8 @@ def signed_anew(proposal: ChangeProposal, **change: object) -> ChangeProposal:
     ("change", "said"),
     [
         ({"from_ms": 2**62, "until_ms": 2**63 - 1}, "after the end of the present one"),
-        ({"until_ms": 2**63 - 1}, "longer than ten years"),
+        ({"until_ms": 2**63 - 1}, "is not planned for ten years"),
+        ({"until_ms": LATER_MS + 250_000}, "is not planned for ten years"),
         ({"weight": 2}, "does not have the weight and id of its key"),
         ({"adnl": bytes(32)}, "does not have the weight and id of its key"),
     ],
