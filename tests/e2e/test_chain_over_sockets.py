@@ -19,10 +19,10 @@ from rigs.validator_processes import until
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.final_proof import Proof
 from stagepost.chain.node.reading import read_chain
-from stagepost.chain.replay import replay
 from stagepost.cli.chain import chain
 from stagepost.remp.ledger import MasterApplied
 from tests.worlds.chain import agreement_checker
+from tests.worlds.chain.chain_replay import replay
 
 pytestmark = pytest.mark.xdist_group("chain over sockets")
 

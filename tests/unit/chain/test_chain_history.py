@@ -13,7 +13,6 @@ from rigs.chain_messages import a_transfer, address, some_primes
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.history import KeptBlock, KeptSessions, MemoryHistory
 from stagepost.chain.master_state import PlanKind
-from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_state import decode_state
 from stagepost.chain.snapshots import restored, snapshot_of
@@ -21,6 +20,7 @@ from stagepost.errors import DecodeError, StorageError
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD
 from tests.worlds.chain.chain_oracle import Oracle
+from tests.worlds.chain.chain_replay import replay
 from tests.worlds.chain.chain_world import DecidedChain, a_genesis
 
 WHOLE = Shard(0, WHOLE_SHARD)

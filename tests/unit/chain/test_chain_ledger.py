@@ -15,7 +15,6 @@ from stagepost.chain.following import ENDED_MAX, WAITING_MAX
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.ledger import EmbeddedLedger, NoAnswer
 from stagepost.chain.master_state import MASTER_SHARD, PlanKind
-from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.chain.session_chain import CANDIDATES_MAX
 from stagepost.chain.snapshots import restored
@@ -32,6 +31,7 @@ from stagepost.remp.ledger import (
 from stagepost.remp.message import ExternalMessage
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import WHOLE_SHARD, BlockId
+from tests.worlds.chain.chain_replay import replay
 from tests.worlds.chain.chain_world import (
     LIFETIME_MS,
     DecidedChain,

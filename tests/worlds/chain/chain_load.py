@@ -18,7 +18,6 @@ from stagepost.chain.declined import DeclinedCandidate, Switches
 from stagepost.chain.history import KeptBlock
 from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.master_state import PlanKind
-from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.chain.snapshots import restored, snapshot_of
 from stagepost.remp.ledger import (
@@ -34,6 +33,7 @@ from stagepost.remp.queue.collation import ExecutedMessage, RefusedMessage, Skip
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.shard import BlockId
 from tests.worlds.chain.chain_oracle import Oracle
+from tests.worlds.chain.chain_replay import replay
 from tests.worlds.chain.chain_world import LIFETIME_MS, DecidedChain, a_configuration, a_genesis, a_set
 
 ACCOUNTS = 40

@@ -14,10 +14,10 @@ from stagepost.chain.agreement.effects import BlamedValidator, DisputedBlock, Ha
 from stagepost.chain.configuration import Configuration
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.follower import ChainFollower
-from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from tests.worlds.chain.chain_overlay_world import ChainHouse, ChainOverlayWorld
+from tests.worlds.chain.chain_replay import replay
 
 MESSAGES = 60
 SHARDS_MAX = 4

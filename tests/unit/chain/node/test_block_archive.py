@@ -27,7 +27,6 @@ from stagepost.chain.node.following_messages import BLOCKS_MAX, GetFinals, decod
 from stagepost.chain.node.reading import show_chain
 from stagepost.chain.node.store import ChainStore, open_chain_store
 from stagepost.chain.proofs.proof_making import SealBook, SealedMaster
-from stagepost.chain.replay import replay
 from stagepost.chain.snapshots import restored
 from stagepost.errors import StorageError
 from stagepost.ground.loop.clock import SystemClock
@@ -35,6 +34,7 @@ from stagepost.ground.storage import sqlite_file
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.ledger import MasterApplied
 from tests.unit.chain.node.test_chain_store import a_genesis
+from tests.worlds.chain.chain_replay import replay
 from tests.worlds.chain.chain_world import DecidedChain
 
 GENESIS = a_genesis("archive")

@@ -34,7 +34,6 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.store import Written
 from stagepost.chain.node.validator import LINGER_S, Answer, ChainValidator
-from stagepost.chain.replay import replay
 from stagepost.chain.rotation import Plan
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -43,6 +42,7 @@ from stagepost.remp.ledger import CandidateLost, LedgerSession, MasterApplied
 from stagepost.remp.message import ExternalMessage
 from tests.worlds.chain.chain_overlay_runs import run_once
 from tests.worlds.chain.chain_overlay_world import OPTIONS, ChainHouse, ChainOverlayWorld
+from tests.worlds.chain.chain_replay import replay
 from tests.worlds.chain.chain_validators import genesis_of
 from tests.worlds.chain.chain_world import START_MS
 

@@ -20,7 +20,6 @@ from stagepost.chain.ledger import EmbeddedLedger
 from stagepost.chain.node.final_proof import FinalChain
 from stagepost.chain.node.follower import ChainFollower
 from stagepost.chain.node.following_messages import Final
-from stagepost.chain.replay import replay
 from stagepost.chain.shard_block import SHARD_BLOCK_ID
 from stagepost.chain.shard_blocks import make_block
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -28,6 +27,7 @@ from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.message import ExternalMessage
 from tests.worlds.chain.chain_overlay_world import ChainHouse, ChainOverlayWorld
+from tests.worlds.chain.chain_replay import replay
 
 SIZE = 4
 Shown = Sequence[tuple[int, FinalBlock]]

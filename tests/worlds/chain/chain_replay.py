@@ -1,4 +1,4 @@
-"""Replay of a chain from its genesis, block by block: whoever has the blocks can tell what is true.
+"""Replay of a chain from its genesis, block by block: an oracle that needs nothing but the blocks.
 
 The replay knows nothing of sessions' candidates, of the time at which blocks became final, or of what a
 validator remembers: only blocks in the masterchain count.
