@@ -94,6 +94,11 @@ class Evaluation(msgspec.Struct, frozen=True):
     message_timeout_ms: int | None = None
     what: Evaluated = Evaluated.ALL
 
+    @classmethod
+    def same(cls, reports: Reports | None) -> Evaluation:
+        """Return the evaluation that made reports; where there are none, that of the records and the sets file."""
+        return cls() if reports is None else cls(reports.as_of_ms, reports.message_timeout_ms)
+
 
 class _Lives(NamedTuple):
     """Lives of touched messages: their rows here, or files of `messages` if they are many and all new."""
@@ -249,7 +254,7 @@ class Driver:
         days |= {one.day for one in self.tables.table(RECORDS).held()} if some is None else set(some.days)
         batch = Batch() if some == ([], []) else self._written(lambda: self._checked(self._records(some)))
         batch, awaited = self._proved(batch, is_again=True)
-        evaluation = Evaluation() if manifest.reports is None else _same(manifest.reports)
+        evaluation = Evaluation.same(manifest.reports)
         waiting = [*batch.of(STATE), *batch.of(RECEIPTS)]
         moment = self.moment(manifest.total, evaluation)
         change = self._evaluated(waiting, batch.passing, moment, is_whole=True)
@@ -345,7 +350,7 @@ class Driver:
 
     def _checked(self, raw: DataFrame) -> Batch:
         # Small batches come in many small parts, one of each partition of a topic; each part has its price.
-        near = schemas.expect(raw, schemas.RAW).coalesce(self.spark.sparkContext.defaultParallelism)
+        near = raw.select(*schemas.RAW.fieldNames()).coalesce(self.spark.sparkContext.defaultParallelism)
         return self._accounts(near.mapInArrow(checking_raw(self._sets_file, self._target()), ACCOUNT))
 
     def _checked_parts(
@@ -661,10 +666,6 @@ def _reported(current: Manifest, generation: int) -> Manifest:
 def _counts(batch: Batch) -> Batch:
     """Return what the account of all batches takes over of one."""
     return msgspec.structs.replace(batch, files=[], proof_parts=0)
-
-
-def _same(reports: Reports) -> Evaluation:
-    return Evaluation(reports.as_of_ms, reports.message_timeout_ms)
 
 
 def without(total: Batch, gone: Batch) -> Batch:

@@ -15,9 +15,8 @@ from stagepost.pipeline import schemas
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.sources.dumps import Dump
 from stagepost.pipeline.sources.kafka import read_note, write_note
-from stagepost.pipeline.sources.sources import Topics
 from stagepost.pipeline.sources.survey import Surveyed, not_held
-from stagepost.pipeline.sources.topic_places import place_of
+from stagepost.pipeline.sources.topic_places import Topics, place_of
 from stagepost.pipeline.sources.topic_ranges import divided
 from stagepost.pipeline.tables.former import ImportSource
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest, OfDump
@@ -42,15 +41,12 @@ def backfill(
     """Take each dump as a batch of its own, known by its content: a dump that is in the tables already is not
     taken again.
     """
-    tables = Tables(out, at_point=at_point)
-    try:
+    with Tables(out, at_point=at_point) as tables:
         driver = Driver(spark, tables, sets_file, genesis=genesis)
         for dump in dumps:
             driver.take_dump(dump, Evaluation(what=Evaluated.NOTHING), OfDump(dump.digest))
         driver.refresh(evaluation)
         return tables.manifest
-    finally:
-        tables.close()
 
 
 def import_tables(
@@ -65,8 +61,7 @@ def import_tables(
 
     A dump that the source holds counts as taken, and a stream goes on where the source's stream ended.
     """
-    tables = Tables(out, at_point=at_point)
-    try:
+    with Tables(out, at_point=at_point) as tables:
         digests = {batch.digest for batch in source.batches}
         if tables.manifest.total.rows and not digests & set(tables.manifest.taken):
             raise ConfigError(
@@ -80,10 +75,7 @@ def import_tables(
             driver.take(raw, Evaluation(what=Evaluated.NOTHING), OfDump(batch.digest))
             done += batch.rows
             say(f"{done} of {source.rows} records imported")
-        reports = source.reports
-        driver.refresh(
-            Evaluation() if reports is None else Evaluation(reports.as_of_ms, reports.message_timeout_ms)
-        )
+        driver.refresh(Evaluation.same(source.reports))
         total = tables.manifest.total
         if total.rows + total.other_rows != source.rows:
             raise StorageError(
@@ -102,8 +94,6 @@ def import_tables(
             )
         )
         return tables.manifest
-    finally:
-        tables.close()
 
 
 def _raw_records(spark: SparkSession, source: ImportSource, paths: Sequence[str]) -> DataFrame:
@@ -124,20 +114,10 @@ def compact(
     spark: SparkSession, folder: TableStore | Path, *, keep_ms: int | None = None, at_point: Point = pass_by
 ) -> tuple[Manifest, int]:
     """Compact every day, and drop old ones if asked to. Return the manifest afterwards, and the number of records forgotten."""
-    tables = Tables(folder, at_point=at_point)
-    try:
+    with Tables(folder, at_point=at_point) as tables:
         upkeep = Upkeep(Driver(spark, tables, None))
-        removed = upkeep.compact(same_evaluation(tables.manifest), keep_ms=keep_ms)
+        removed = upkeep.compact(Evaluation.same(tables.manifest.reports), keep_ms=keep_ms)
         return tables.manifest, removed
-    finally:
-        tables.close()
-
-
-def same_evaluation(manifest: Manifest) -> Evaluation:
-    """Return the evaluation that the last run was asked for."""
-    if manifest.reports is None:
-        return Evaluation()
-    return Evaluation(manifest.reports.as_of_ms, manifest.reports.message_timeout_ms)
 
 
 def backfill_range(
@@ -152,8 +132,7 @@ def backfill_range(
     at_point: Point = pass_by,
 ) -> Manifest:
     """Take a range of topics as one batch, known by its content, without the records that the tables hold already."""
-    tables = Tables(out, at_point=at_point)
-    try:
+    with Tables(out, at_point=at_point) as tables:
         driver = Driver(spark, tables, sets_file, genesis=genesis)
         place, name = place_of(topics.options), OfDump(surveyed.digest)
         if not name.is_taken(tables.manifest):
@@ -162,5 +141,3 @@ def backfill_range(
             driver.take_ranges(place, list(left), Evaluation(what=Evaluated.NOTHING), name)
         driver.refresh(evaluation)
         return tables.manifest
-    finally:
-        tables.close()

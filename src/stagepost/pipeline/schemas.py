@@ -4,7 +4,6 @@ small letters.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,7 +18,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from stagepost.errors import LocalProtocolError
 from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.remp.receipts.status import Stage
 
@@ -139,13 +137,3 @@ STORED = {**TABLES, "messages": MESSAGE_ROWS, "records": RECORDS, "state": STATE
 def with_day(schema: StructType) -> StructType:
     """Return a stored table's schema as it is read: with the day as text."""
     return StructType([*schema.fields, StructField("day", _text, nullable=True)])
-
-
-def expect(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Return the same frame; raise at once if its columns are not those of `schema`."""
-    found = [(field.name, field.dataType) for field in frame.schema.fields]
-    wanted = [(field.name, field.dataType) for field in schema.fields]
-    if found != wanted:
-        odd = sorted({str(item) for item in set(map(str, found)) ^ set(map(str, wanted))})
-        raise LocalProtocolError(f"a step was handed other columns than it takes: {', '.join(odd)}")
-    return frame

@@ -25,9 +25,8 @@ from stagepost.pipeline.sources.checkpoint_fit import (
     restore_checkpoint,
 )
 from stagepost.pipeline.sources.sets_source import SetsSource
-from stagepost.pipeline.sources.sources import RecordSource, Topics
 from stagepost.pipeline.sources.topic_marks import TopicBegunAnew, require_going_on
-from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
+from stagepost.pipeline.sources.topic_places import RecordSource, TopicPlace, Topics, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.pipeline.sources.topic_source import TopicStreamReader, batches
 from stagepost.pipeline.spark import UPKEEP
@@ -252,16 +251,13 @@ def follow(
     now: Callable[[], float] = time.time,
 ) -> Manifest:
     """Follow the topics. Return when everything is taken (`is_once`), or when the process is told to stop."""
-    tables = Tables(options.out, at_point=at_point, now=now)
-    try:
+    with Tables(options.out, at_point=at_point, now=now) as tables:
         with _checkpoint_of(tables.store) as checkpoint:
             if restore_checkpoint(checkpoint, tables.manifest, STREAM) and tables.store.is_local:
                 say("the checkpoint was lost: the stream goes on from the last commit")
             require_fitting_checkpoint(checkpoint, tables.manifest, STREAM)
             _follow(spark, Following(spark, tables, options, checkpoint, say, now), options, checkpoint)
         return tables.manifest
-    finally:
-        tables.close()
 
 
 def _follow(spark: SparkSession, following: Following, options: StreamOptions, checkpoint: Path) -> None:
@@ -320,21 +316,13 @@ def _require_going_on(source: RecordSource, options: StreamOptions, checkpoint: 
         require_going_on(source.options, options.sets_path, options.out, checkpoint)
 
 
-class _stopping:  # read as a word: `with _stopping(...)`
-    """Sets the event on Ctrl-C and on a request to end; restores the former handlers afterwards."""
-
-    def __init__(self, is_told: threading.Event) -> None:
-        self._is_told = is_told
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            self._before = None
-            return
-        self._before = {
-            number: signal.signal(number, lambda *_: self._is_told.set())
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in (self._before or {}).items():
+@contextmanager
+def _stopping(is_told: threading.Event) -> Iterator[None]:
+    """Set the event on Ctrl-C and on a request to end; restore the former handlers afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda *_: is_told.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stagepost.errors import ConfigError, ErrorCode, StagepostError, StorageError
 from stagepost.ground.files.owner_lock import is_held
 from stagepost.pipeline.tables.delta import LOG_FOLDER
-from stagepost.pipeline.tables.driver_lock import LOCK_FILE
 from stagepost.pipeline.tables.manifest import COMMITS, FORMER_MANIFEST_FILE, Manifest, read_manifest
+from stagepost.pipeline.tables.own_files import LOCK_FILE
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.web.access.settings import TABLES_FOLDER
 from stagepost.web.outcomes import Nothing, Unreadable, attempt

@@ -50,11 +50,6 @@ FORMAT = "stagepost"
 ROWS_MAX = 200_000
 
 
-class RangePartition(InputPartition):  # type: ignore[misc]  # Spark comes without types where it is not installed
-    def __init__(self, wanted: Range) -> None:
-        super().__init__(wanted)
-
-
 class TopicSource(DataSource):  # type: ignore[misc]  # Spark comes without types where it is not installed
     @classmethod
     def name(cls) -> str:
@@ -86,7 +81,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]  # Spark comes withou
                 advice=f"topics there: {', '.join(sorted(end)) or 'none'}",
             )
         return [
-            RangePartition(one) for one in tasks(_chosen(start, self._topics), _chosen(end, self._topics))
+            InputPartition(one) for one in tasks(_chosen(start, self._topics), _chosen(end, self._topics))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -134,7 +129,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def partitions(self, start: Marked, end: Marked) -> Sequence[InputPartition]:
         # A batch that was planned before a restart comes here without being asked for anew.
         require_same_topics(self._place, end, self._topics)
-        return [RangePartition(one) for one in tasks(offsets_of(start), offsets_of(end))]
+        return [InputPartition(one) for one in tasks(offsets_of(start), offsets_of(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._place, Range(*partition.value))

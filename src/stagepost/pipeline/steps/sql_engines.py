@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -50,57 +50,7 @@ _MACROS = {
 }
 
 
-class Engine(Protocol):
-    """Names of shown rows and views are those in the queries that follow."""
-
-    def small(self, name: str, rows: Sequence[Sequence[Any]], columns: str) -> None:
-        """Show rows of plain Python, with columns as Spark writes them."""
-        ...
-
-    def rows_here(self, name: str, rows: pa.Table) -> None:
-        """Show rows that are here already."""
-        ...
-
-    def show(
-        self,
-        name: str,
-        table: str,
-        paths: Sequence[str],
-        names: Sequence[str] | None = None,
-        *,
-        is_kept: bool = False,
-    ) -> None:
-        """Show the rows of files of a table, with `day` as text, under other `names` of columns if given. `is_kept`: several
-        queries read them.
-        """
-        ...
-
-    def view(self, name: str, query: str) -> None: ...
-
-    def divided(self, name: str, query: str, receipts: int) -> Iterator[None]:
-        """Show the rows of a query under a name, all of a message together: once for each share of the messages, if this engine
-        cannot take all of so many receipts at once.
-        """
-        ...
-
-    def rows(self, query: str, schema: StructType) -> pa.Table:
-        """Return the result of a query, whose columns are those of the schema in their order."""
-        ...
-
-    def keep(self, name: str, query: str) -> None:
-        """Work a query out now, for several others."""
-        ...
-
-    def write(self, name: str, query: str, step: Step | None = None) -> list[DataFile]:
-        """Write the result of a query, whose columns are those of the table in their order, and `day`; or that of `step`."""
-        ...
-
-    def distinct(self, table: str, paths: Sequence[str], expression: str) -> list[Any]:
-        """Return the different values of an expression over files of a table."""
-        ...
-
-
-def engine_for(spark: SparkSession, tables: Tables, rows: int) -> DuckEngine | SparkEngine:
+def engine_for(spark: SparkSession, tables: Tables, rows: int) -> Engine:
     """Return the engine for about so many rows."""
     is_here = rows <= ROWS_HERE_MAX or is_embedded(spark.sparkContext.master)
     return (DuckEngine if is_here else SparkEngine)(spark, tables, rows)
@@ -125,6 +75,7 @@ class _Engine:
         self._stack.close()
 
     def distinct(self, table: str, paths: Sequence[str], expression: str) -> list[Any]:
+        """Return the different values of an expression over files of a table."""
         if not paths:
             return []
         files = files_query(self._connection, self._tables.store, table, paths)
@@ -133,13 +84,15 @@ class _Engine:
 
 
 class DuckEngine(_Engine):
-    """An `Engine` in the driver."""
+    """An `Engine` in the driver. Names of shown rows and views are those in the queries that follow."""
 
     def small(self, name: str, rows: Sequence[Sequence[Any]], columns: str) -> None:
+        """Show rows of plain Python, with columns as Spark writes them."""
         schema = arrow_schema(StructType.fromDDL(columns))
         self.rows_here(name, pa.Table.from_arrays(arrays_of(rows, schema), schema=schema))
 
     def rows_here(self, name: str, rows: pa.Table) -> None:
+        """Show rows that are here already."""
         self._connection.register(name, rows)
 
     def show(
@@ -151,6 +104,9 @@ class DuckEngine(_Engine):
         *,
         is_kept: bool = False,
     ) -> None:
+        """Show the rows of files of a table, with `day` as text, under other `names` of columns if given. `is_kept`: several
+        queries read them.
+        """
         schema = with_day(STORED[table])
         if not paths:
             empty = arrow_schema(schema).empty_table()
@@ -168,6 +124,9 @@ class DuckEngine(_Engine):
         self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
 
     def divided(self, name: str, query: str, receipts: int) -> Iterator[None]:
+        """Show the rows of a query under a name, all of a message together: once for each share of the messages, if this engine
+        cannot take all of so many receipts at once.
+        """
         shares = -(-receipts // RECEIPTS_AT_ONCE) or 1
         # Ids are hashes. Keys of bad records, which may be any text, have no row.
         bounds = [f"{number * _ID_VALUES // shares:04x}" for number in range(shares)]
@@ -178,13 +137,16 @@ class DuckEngine(_Engine):
             yield
 
     def rows(self, query: str, schema: StructType) -> pa.Table:
+        """Return the result of a query, whose columns are those of the schema in their order."""
         found = self._connection.sql(query).to_arrow_table()
         return found.rename_columns(schema.fieldNames()).cast(arrow_schema(schema))
 
     def keep(self, name: str, query: str) -> None:
+        """Work a query out now, for several others."""
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
     def write(self, name: str, query: str, step: Step | None = None) -> list[DataFile]:
+        """Write the result of a query, whose columns are those of the table in their order, and `day`; or that of `step`."""
         writer = DayWriter(self._tables.store, name, self._tables.mark)
         found = self._connection.sql(query).to_arrow_reader(ROWS_PER_FETCH)
         names = with_day(STORED[name]).fieldNames()
@@ -257,3 +219,7 @@ class SparkEngine(_Engine):
         frame = self._spark.sql(query)
         found = frame.toDF(*schema.fieldNames()) if step is None else frame.mapInArrow(step, schema)
         return self._tables.write(found, name, self._rows)
+
+
+Engine: TypeAlias = DuckEngine | SparkEngine
+"""Engine of either sort."""

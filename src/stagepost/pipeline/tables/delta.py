@@ -282,7 +282,8 @@ class LakeTable:
                 **of_commit(commit.transactions, commit.account),
             )
             table.update_incremental()
-        self._require_next(before)
+        if self.version != before + 1:
+            raise self._written_meanwhile()
         self.sync()
         return self.version
 
@@ -374,10 +375,6 @@ class LakeTable:
         for file in (entry, *log.glob(f"{entry.stem}{CHECKPOINT_END}")):
             sync_file(file)
         sync_folder(log)
-
-    def _require_next(self, before: int) -> None:
-        if self.version != before + 1:
-            raise self._written_meanwhile()
 
     def _written_meanwhile(self) -> StorageError:
         return StorageError(

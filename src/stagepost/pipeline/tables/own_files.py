@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.tables.delta import CHECKPOINT_END, DAY, LAST_CHECKPOINT_FILE, LOG_FOLDER
-from stagepost.pipeline.tables.driver_lock import LOCK_FILE
 from stagepost.pipeline.tables.manifest import (
     COMMITS,
     RECORDS,
@@ -33,6 +34,7 @@ from stagepost.pipeline.tables.safe_storage import PROBE, require_safe_options
 from stagepost.pipeline.tables.store import TableStore, said
 
 CHECKPOINT_FOLDER = "checkpoint"
+LOCK_FILE = "driver.lock"
 KAFKA_NOTE_FILE = "kafka-source.json"
 WORKER_MARK_PREFIX = ".seen-by-"
 NAMES_SHOWN_MAX = 3
@@ -58,6 +60,30 @@ _ENTRY = re.compile(r"[0-9]{20}\.json")
 _OUR_FILE = re.compile(r"([0-9]+)-[0-9a-f]{16}\.parquet")
 # Of the package, when it merges, updates and compacts.
 _PACKAGE_FILE = re.compile(r"part-[0-9]{5}-[0-9a-f-]{36}-c[0-9]{3}(\.[a-z0-9]+)?\.parquet")
+
+
+class DriverLock:
+    """Lock of a tables folder, so that one driver at a time writes there. It is held from construction to `release`, or until the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = OwnerLock(folder / LOCK_FILE, holder)
+        except LockConflict as error:
+            raise StorageError(
+                f"the tables in {folder} are being written by {error.found or 'a process that left no name'}",
+                advice="wait for it or stop it; one driver writes a tables folder at a time",
+                found=error.found,
+            ) from error
+        except (OSError, StorageError) as error:
+            reason = error if isinstance(error, OSError) else error.__cause__
+            raise StorageError(
+                f"cannot write tables into {folder}: {getattr(reason, 'strerror', None)}", advice="see --out"
+            ) from error
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 def require_own_place(where: TableStore) -> None:

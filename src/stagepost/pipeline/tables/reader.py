@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.pipeline.tables.damage import damage, damage_named
 from stagepost.pipeline.tables.delta import DAY, held_files, open_table
 from stagepost.pipeline.tables.manifest import MESSAGES, RECORDS, Manifest, read_manifest
@@ -18,26 +19,14 @@ from stagepost.pipeline.tables.store import TableStore
 if TYPE_CHECKING:
     import duckdb
 
-REPORTS = (
-    "validators",
-    "stage_latency",
-    "rejections",
-    "replays",
-    "complaints",
-    "alerts",
-    "dmq_messages",
-    "delivery_events",
-    "pool_stakes",
-    "mithril_signatures",
-    "mithril_beacons",
-    "mithril_pools",
-)
+CHECKED = ("messages", "receipts", "quarantine", "proofs")
+REPORTS = tuple(name for name in BY_NAME if name not in (*CHECKED, RECORDS))
 """Evaluated by the last run that evaluated everything, day by day: their rows are of one day each, which they name last."""
 
 BY_EPOCH = ("mithril_beacons", "mithril_pools")
 """Reports by epoch, which lasts several days: a changed day makes all rows of its epochs anew."""
 
-TABLES = ("messages", "receipts", "quarantine", "proofs", *REPORTS)
+TABLES = (*CHECKED, *REPORTS)
 _READ = (*TABLES, RECORDS)
 STANDARD_OUTPUT = "-"
 APOSTROPHE = "'"

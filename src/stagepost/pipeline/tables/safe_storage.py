@@ -9,14 +9,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.tables.delta import Commit, LakeTable, refused_as_storage_error
 from stagepost.pipeline.tables.store import TableStore
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 PROBE = "_probe-"
 """Beginning of the name of a table that is made for the probe and removed after it."""
@@ -61,6 +57,7 @@ def require_safe_commits(store: TableStore) -> None:
     if store.is_local:
         return
     import pyarrow as pa
+    from pyarrow.fs import FileSelector, FileType
 
     name = f"{PROBE}{secrets.token_hex(PROBE_NAME_BYTES)}"
     schema = pa.schema([pa.field("probe", pa.int64())])
@@ -79,7 +76,10 @@ def require_safe_commits(store: TableStore) -> None:
                     )
     finally:
         with refused_as_storage_error(store.of(name)):
-            remove_all(store.file_system(name))
+            files = store.file_system(name)
+            for info in files.get_file_info(FileSelector("", recursive=True)):
+                if info.type == FileType.File:
+                    files.delete_file(info.path)
 
 
 def _is_taken(writer: LakeTable, number: int) -> bool:
@@ -88,12 +88,3 @@ def _is_taken(writer: LakeTable, number: int) -> bool:
     except StorageError:
         return False
     return True
-
-
-def remove_all(files: FileSystem) -> None:
-    """Remove every file below the root of a file system."""
-    from pyarrow.fs import FileSelector, FileType
-
-    for info in files.get_file_info(FileSelector("", recursive=True)):
-        if info.type == FileType.File:
-            files.delete_file(info.path)

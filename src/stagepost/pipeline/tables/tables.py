@@ -33,10 +33,9 @@ from stagepost.pipeline.tables.delta import (
     of_commit,
     writer_properties,
 )
-from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.look_up import LateMessages, quoted_list
 from stagepost.pipeline.tables.manifest import COMMITS, Manifest, read_manifest
-from stagepost.pipeline.tables.own_files import remove_torn, remove_unfinished, require_own_place
+from stagepost.pipeline.tables.own_files import DriverLock, remove_torn, remove_unfinished, require_own_place
 from stagepost.pipeline.tables.safe_storage import require_safe_commits
 from stagepost.pipeline.tables.store import TableStore
 
@@ -87,6 +86,12 @@ class Tables:
         except BaseException:
             self.close()
             raise
+
+    def __enter__(self) -> Tables:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._lock is not None:

@@ -18,7 +18,6 @@ from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.sources.topic_ranges import Offsets, at_most, ranges, tasks
 from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.driver_lock import DriverLock
 from stagepost.pipeline.tables.manifest import (
     COMMITS,
     COMMITS_LOOKED_AT_MAX,
@@ -31,6 +30,7 @@ from stagepost.pipeline.tables.manifest import (
     joined,
     read_manifest,
 )
+from stagepost.pipeline.tables.own_files import DriverLock
 from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
@@ -129,7 +129,7 @@ def test_a_second_driver_is_refused_and_told_who_holds_the_tables(tmp_path: Path
 def test_a_driver_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from stagepost.pipeline.tables.driver_lock import DriverLock\n"
+        "from stagepost.pipeline.tables.own_files import DriverLock\n"
         "lock = DriverLock(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
