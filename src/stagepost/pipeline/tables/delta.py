@@ -35,6 +35,9 @@ LAST_CHECKPOINT_FILE = "_last_checkpoint"
 ACCOUNT_KEY = "stagepost"
 """Name under which a commit holds what we say about it."""
 
+TOKEN_KEY, TOKEN_BYTES = "stagepostCommit", 8
+"""Name under which a commit holds random digits, made of so many bytes, by which its writer knows it again."""
+
 COMPRESSION = "zstd"
 BLOOM_COLUMN = "message_id"
 BLOOM_FALSE_SHARE = 1e-6
@@ -261,6 +264,7 @@ class LakeTable:
 
         `StorageError` if another writer has committed since this process looked; the table is then as that writer left it.
         """
+        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
         self.make()
@@ -272,15 +276,21 @@ class LakeTable:
             for one in commit.adds
         ]
         actions += [RemoveAction(one.path, True, now_ms, one.size, {DAY: one.day}) for one in commit.removes]
-        before = self.version
+        before, token = self.version, secrets.token_hex(TOKEN_BYTES)
         with refused_as_storage_error(self.store.of(self.name)):
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                partition_by=[DAY],
-                **of_commit(commit.transactions, commit.account),
-            )
+            try:
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    partition_by=[DAY],
+                    **of_commit(commit.transactions, commit.account, token),
+                )
+            except CommitFailedError:
+                # Where an answer of the storage was lost, the package takes this very commit for another writer's.
+                table.update_incremental()
+                if self.version != before + 1 or table.history(1)[0].get(TOKEN_KEY) != token:
+                    raise
             table.update_incremental()
         if self.version != before + 1:
             raise self._written_meanwhile()
@@ -435,13 +445,18 @@ def _held(actions: pa.Table) -> Iterator[Held]:
     return (Held(path, str(day), size, rows or 0) for path, day, size, rows in rows)
 
 
-def of_commit(transactions: Mapping[str, int], account: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def of_commit(
+    transactions: Mapping[str, int], account: Mapping[str, Any] | None = None, token: str | None = None
+) -> dict[str, Any]:
     """Return the arguments of a commit that is refused if anybody has committed in between, and that removes no log entry."""
     from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
     return {
         "commit_properties": CommitProperties(
-            custom_metadata={ACCOUNT_KEY: dict(account)} if account else None,
+            custom_metadata={
+                **({ACCOUNT_KEY: dict(account)} if account else {}),
+                **({TOKEN_KEY: token} if token else {}),
+            },
             max_commit_retries=0,
             app_transactions=[Transaction(name, number) for name, number in transactions.items()],
         ),

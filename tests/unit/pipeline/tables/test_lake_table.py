@@ -7,6 +7,7 @@ import time
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -76,6 +77,30 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="refused"):
         second.commit(Commit(adds=(a_file(store, 1),), transactions={"topics": 1}))
     assert rows_of(store) == 1
+
+
+def test_a_commit_whose_answer_was_lost_counts_and_another_writers_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    table.commit(Commit(adds=(a_file(store, 1),)))
+    other = LakeTable(store, "things", SCHEMA)
+    commit = DeltaTable.create_write_transaction
+
+    def lose(found: DeltaTable, *arguments: Any, **more: Any) -> None:
+        commit(found, *arguments, **more)
+        raise CommitFailedError("Failed to commit transaction: 0")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)
+    assert table.commit(Commit(adds=(a_file(store, 2),))) == 2
+    assert rows_of(store) == 3
+    with pytest.raises(StorageError, match="was refused"):
+        other.commit(Commit(adds=(a_file(store, 4),)))
+    assert rows_of(store) == 3
 
 
 def test_a_writer_whose_new_table_was_written_by_another_at_once_is_refused(
