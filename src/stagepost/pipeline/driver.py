@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from stagepost.errors import ConfigError
+from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline import schemas
 from stagepost.pipeline.proof_step import ProofStep
 from stagepost.pipeline.sources.dumps import Dump, Record, records_of
@@ -240,8 +240,7 @@ class Driver:
         """Check the records of the messages that the change touches, or all where they are too many."""
         some: LateMessages | None = None
         days: set[str] = set()
-        if manifest.sets_digest is not None and not manifest.waiting:
-            former = parse_validator_sets(kept_sets(self.tables.store, manifest), "the former sets")
+        if not manifest.waiting and (former := self._former_sets(manifest)) is not None:
             difference = sets_change(former, self.sets)
             days = self._days_within(difference)
             some = touched_by_sets(
@@ -275,6 +274,15 @@ class Driver:
                 lambda _: msgspec.structs.replace(following, reports=before.reports and following.reports)
             )
         self._discard(change.unneeded)
+
+    def _former_sets(self, manifest: Manifest) -> ValidatorSets | None:
+        """Return the sets by which the records were checked; None if there are none, or if their copy is lost or damaged."""
+        if manifest.sets_digest is None:
+            return None
+        try:
+            return parse_validator_sets(kept_sets(self.tables.store, manifest), "the former sets")
+        except StorageError:
+            return None
 
     def _days_within(self, difference: SetsChange) -> set[str]:
         """Return the days of the tables on which a session is another than before."""

@@ -26,7 +26,6 @@ from stagepost.pipeline.tables.manifest import (
     FORMER_MANIFEST_FILE,
     RECORDS,
     SCHEMA_VERSION,
-    SETS_FOLDER,
     Manifest,
     Reports,
     kept_genesis,
@@ -174,19 +173,7 @@ def _former_sets(folder: Path, found: str | None) -> bytes:
         raise ConfigError(
             f"the tables in {folder} name no validator sets", advice="make new tables from the topics"
         )
-    path = folder / SETS_FOLDER / f"{found}.json"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise StorageError(
-            f"the validator sets of the tables cannot be read: {path}: {error.strerror}",
-            advice="put the file back from a copy",
-        ) from error
-    if sha256(content).hexdigest() != found:
-        raise StorageError(
-            f"{path} is damaged: its name is not its hash", advice="put the file back from a copy"
-        )
-    return content
+    return kept_sets(TableStore.at(folder), Manifest(sets_digest=found))
 
 
 def _planned(folder: Path, number: int) -> str:

@@ -192,8 +192,8 @@ def keep_sets(where: TableStore, content: bytes) -> str:
 
 
 def kept_sets(where: TableStore, manifest: Manifest) -> bytes:
-    return kept_copy(
-        where, SETS_FOLDER, f"{manifest.sets_digest}.json", "give the file with --validator-sets"
+    return _kept(
+        where, SETS_FOLDER, str(manifest.sets_digest), ".json", "give the file with --validator-sets"
     )
 
 
@@ -207,7 +207,18 @@ def kept_genesis(where: TableStore, manifest: Manifest) -> bytes | None:
     """Return the genesis by which proofs are checked; None for tables that know none."""
     if manifest.genesis_digest is None:
         return None
-    return kept_copy(where, TRUST_FOLDER, f"{manifest.genesis_digest}.tl", "give the file with --genesis")
+    return _kept(where, TRUST_FOLDER, manifest.genesis_digest, ".tl", "give the file with --genesis")
+
+
+def _kept(where: TableStore, folder: str, digest: str, suffix: str, advice: str) -> bytes:
+    """Return a copy whose name is the hash of its content."""
+    content = kept_copy(where, folder, f"{digest}{suffix}", advice)
+    if sha256(content).hexdigest() != digest:
+        path = where.path(folder, f"{digest}{suffix}")
+        raise StorageError(
+            f"{path} is damaged: its name is not its hash", advice=f"{advice}, or put the copy back"
+        )
+    return content
 
 
 def keep_copy(where: TableStore, folder: str, name: str, content: bytes) -> None:

@@ -28,6 +28,8 @@ from stagepost.pipeline.tables.manifest import (
     OfDump,
     OfStream,
     joined,
+    keep_sets,
+    kept_sets,
     read_manifest,
 )
 from stagepost.pipeline.tables.own_files import DriverLock
@@ -70,6 +72,21 @@ def test_commits_without_a_manifest_are_passed_over_and_only_so_many(tmp_path: P
     commit_account(tmp_path, {})
     with pytest.raises(StorageError, match=f"none of the last {COMMITS_LOOKED_AT_MAX} commits"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"{}", b""])
+def test_a_copy_of_the_sets_that_is_lost_or_another_is_named(tmp_path: Path, content: bytes | None) -> None:
+    store = TableStore.at(tmp_path)
+    digest = keep_sets(store, sets_bytes())
+    manifest = Manifest(sets_digest=digest)
+    assert kept_sets(store, manifest) == sets_bytes()
+
+    path = tmp_path / "sets" / f"{digest}.json"
+    path.unlink() if content is None else path.write_bytes(content)
+
+    with pytest.raises(StorageError, match=f"{digest}.json") as refused:
+        kept_sets(store, manifest)
+    assert "--validator-sets" in str(refused.value.advice)
 
 
 def test_without_a_manifest_there_are_no_tables(tmp_path: Path) -> None:

@@ -355,6 +355,21 @@ def moved(line: bytes, days: int) -> bytes:
         return line
 
 
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_sets_are_changed_also_where_the_copy_of_the_former_is_lost_or_another(
+    spark: SparkSession, dump: list[bytes], tmp_path: Path, content: bytes | None
+) -> None:
+    parts = [dump[: len(dump) // 2], dump[len(dump) // 2 :]]
+    whole = world_sets()
+    taken(spark, tmp_path, parts[:1], sets=sets_bytes({**whole, "sessions": whole["sessions"][1:3]}))
+    (path,) = (tmp_path / "tables" / "sets").iterdir()
+    path.unlink() if content is None else path.write_bytes(content)
+
+    taken(spark, tmp_path, parts)
+
+    assert messages_of(tmp_path / "tables") == recompute(dump, world_sets()).messages
+
+
 def test_days_are_forgotten_with_all_that_came_of_their_messages(
     spark: SparkSession, dump: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
