@@ -15,6 +15,7 @@ from rigs.remp_world import session
 from stagepost.errors import DecodeError
 from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.tables.account import counts
+from stagepost.pipeline.tables.delta import day_begin_ms
 from stagepost.pipeline.tables.manifest import RECORDS, STATE, OfDump
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.remp.receipts.receipt import Receipt
@@ -153,25 +154,24 @@ def test_a_change_that_touches_too_much_checks_everything(
     tmp_path: Path, run_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = small_spark()
-    from stagepost.pipeline import driver as drivers
     from stagepost.pipeline.driver import Driver, Evaluation
     from stagepost.pipeline.tables import sets_touch
     from stagepost.pipeline.tables.tables import Tables
 
     monkeypatch.setattr(sets_touch, "TOUCHED_BY_SETS_MAX", 0)
-    monkeypatch.setattr(drivers, "today", lambda: "2026-01-31")
+    today = ["2026-01-31"]
     lines = a_dump(6, run_seed)
     # It says nothing of when it arrived, so it is of the day on which it is checked, and midnight is in between.
     undated = b'{"topic": "stagepost.dmq.messages", "key": "ab", "value": "not a message"}'
     (tmp_path / "dump.jsonl").write_bytes(b"".join(line + b"\n" for line in (*lines, undated)))
     dump = survey(tmp_path / "dump.jsonl")
     sets = without(world_sets(), 0)
-    tables = Tables(tmp_path / "tables")
+    tables = Tables(tmp_path / "tables", now=lambda: day_begin_ms(today[0]) / 1_000)
     try:
         driver = Driver(spark, tables, sets_bytes())
         driver.take_dump(dump, Evaluation(), OfDump(dump.digest))
         driver.use_sets(sets_bytes(sets))
-        monkeypatch.setattr(drivers, "today", lambda: "2026-02-01")
+        today[0] = "2026-02-01"
         assert driver.follow_sets()
         driver.report(Evaluation())
     finally:
