@@ -105,7 +105,20 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
             """,
         ),
     ),
-    "D7": (PlantedTest("grants every claim", DELIVERY),),
+    "D7": (
+        PlantedTest("grants every claim", DELIVERY),
+        Mutant(
+            "a receiver forgets by any clock",
+            (
+                "tests/unit/delivery/test_delivery_receiver.py::"
+                "test_a_clock_that_is_wrong_for_minutes_lets_no_message_run_twice[86400.0-True]",
+            ),
+            """
+            from stagepost.ground.loop.clock import SureTime
+            SureTime.at = lambda sure, unix_s, mono_s: unix_s
+            """,
+        ),
+    ),
     "D8": (PlantedTest("sends the newest first", DELIVERY),),
     "B1": (
         Mutant(
@@ -337,6 +350,17 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
                 begin(reader, *arguments)
                 reader.held = bytearray(b"x") * 2_000_000
             SegmentReader.__init__ = begin_and_hold
+            """,
+        ),
+        Mutant(
+            "a stranger that brings nothing keeps its place for ever",
+            (
+                "tests/simulation/test_valency.py::"
+                "test_a_peer_that_brings_nothing_keeps_its_place_in_a_full_node_for_ten_minutes",
+            ),
+            """
+            from stagepost.dmq.node.peer_link import PeerLink
+            PeerLink.worth = lambda link: 1.0
             """,
         ),
     ),
