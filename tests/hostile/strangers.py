@@ -44,6 +44,10 @@ RETRIES_MAX = 5
 MEMORY_BYTES_MAX = 64 * MEGABYTE
 """Growth under siege: 64 places before the proof hold a segment or a head each, and the rest is noise."""
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+SLOW_BODY = (
+    b"POST /api/v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/octet-stream\r\n"
+    b"Content-Length: 60000\r\n\r\nx"
+)
 TOKEN = "a token of many letters"
 
 
@@ -256,10 +260,12 @@ def half_requests_to_dashboard(count: int) -> tuple[Figure, list[str]]:
             return _besieged_http("dashboard", server.pid, int(found[1]), "/healthz", count)
 
 
-def half_requests_to_intake(address: str, pid: int, count: int) -> tuple[Figure, list[str]]:
-    """Unfinished heads at the HTTP address of a full node."""
+def half_requests_to_intake(
+    address: str, pid: int, count: int, opening: bytes = HALF_HEAD
+) -> tuple[Figure, list[str]]:
+    """Unfinished heads, or bodies, at the HTTP address of a full node."""
     port = int(address.rpartition(":")[2])
-    return _besieged_http("HTTP intake", pid, port, f"/api/v1/messages/{'ab' * 32}", count)
+    return _besieged_http("HTTP intake", pid, port, f"/api/v1/messages/{'ab' * 32}", count, opening)
 
 
 def half_requests_to_metrics(count: int) -> tuple[Figure, list[str]]:
@@ -269,14 +275,16 @@ def half_requests_to_metrics(count: int) -> tuple[Figure, list[str]]:
         return _besieged_http("metrics of a node", victim.pid, port, "/metrics", count)
 
 
-def _besieged_http(target: str, pid: int, port: int, path: str, count: int) -> tuple[Figure, list[str]]:
+def _besieged_http(
+    target: str, pid: int, port: int, path: str, count: int, opening: bytes = HALF_HEAD
+) -> tuple[Figure, list[str]]:
     async def honest() -> None:
         async with httpx.AsyncClient(timeout=SERVED_WITHIN_S) as client:
             answer = await client.get(f"http://127.0.0.1:{port}{path}")
         if answer.status_code not in (200, 404):
             raise AssertionError(f"status {answer.status_code}")
 
-    return asyncio.run(besieged(target, pid, Siege(port, count, HALF_HEAD), honest))
+    return asyncio.run(besieged(target, pid, Siege(port, count, opening), honest))
 
 
 @contextmanager

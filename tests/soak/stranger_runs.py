@@ -12,6 +12,7 @@ from rigs.results import Result, result_of
 from tests.hostile.devnet_process import devnet_process
 from tests.hostile.storms import Figure
 from tests.hostile.strangers import (
+    SLOW_BODY,
     half_requests_to_dashboard,
     half_requests_to_intake,
     half_requests_to_metrics,
@@ -55,6 +56,10 @@ def strangers(run: Run) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as name, devnet_process(Path(name) / "data") as devnet:
         figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, STRANGERS)
         yield result_of(figure, "tests/hostile/strangers.py: unfinished heads at the HTTP intake", faults)
+        figure, faults = half_requests_to_intake(devnet.http, devnet.process.pid, STRANGERS, SLOW_BODY)
+        yield result_of(
+            figure, "tests/hostile/strangers.py: bodies that never end at the HTTP intake", faults
+        )
         figure, faults = silent_links(devnet, STRANGERS)
         yield result_of(figure, "tests/hostile/submitters.py: silent connections to a validator", faults)
         figure, faults = asyncio.run(costly_messages(devnet.http, devnet.data, COSTLY))
