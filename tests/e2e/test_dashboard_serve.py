@@ -24,6 +24,7 @@ from stagepost.cli import main as command  # noqa: E402  # below what may be abs
 from stagepost.delivery.status import DeliveryStatus  # noqa: E402
 from stagepost.delivery.stores.reading import read_outbox  # noqa: E402
 from stagepost.dmq.keys.pool_keys import make_keys  # noqa: E402
+from stagepost.ground.files.audit import AUDIT_FILE  # noqa: E402
 from stagepost.web.access.security import hash_of  # noqa: E402
 from stagepost.web.access.settings import WebSettings  # noqa: E402
 from tests.browser.served import an_outbox, served  # noqa: E402
@@ -107,6 +108,8 @@ def test_a_new_token_is_printed_once_and_asked_for_from_then_on(
 
     assert command.run(["serve", "--new-token", "--data", str(tmp_path)]) == 0
     token = capsys.readouterr().out.strip()
+    assert "serve --new-token" in (tmp_path / AUDIT_FILE).read_text()
+    assert token not in (tmp_path / AUDIT_FILE).read_text()
     settings = WebSettings(tmp_path, token_hash=read_token_hash(tmp_path))
     with served(settings) as server:
         assert httpx.get(server.base + "/api/v1/queues").status_code == 401

@@ -89,9 +89,13 @@ def clock(data: Path, recover: bool, as_json: bool) -> None:
     import msgspec
 
     from stagepost.dmq.node.stored_time import stored_time
+    from stagepost.ground.files.audit import record_action, user_name
     from stagepost.ground.loop.clock import SystemClock
 
-    found = asyncio.run(stored_time(data, SystemClock().unix_s(), recover=recover))
+    found = asyncio.run(stored_time(data, SystemClock().unix_s(), recover=False))
+    if recover:
+        record_action(data, "node clock --recover", through="cli", who=user_name())
+        found = asyncio.run(stored_time(data, SystemClock().unix_s(), recover=True))
     if as_json:
         click.echo(json.dumps(msgspec.structs.asdict(found) | {"recovered": recover}))
         return

@@ -81,8 +81,10 @@ def serve(
       stagepost serve --host 0.0.0.0 --certificate fullchain.pem --private-key key.pem
     """
     if new_token:
+        from stagepost.ground.files.audit import record_action, user_name
         from stagepost.web.access.security import write_token
 
+        record_action(data, "serve --new-token", through="cli", who=user_name())
         click.echo(write_token(data))
         click.echo("shown this once; it is asked for from the next start on", err=True)
         return 0

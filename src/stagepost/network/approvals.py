@@ -23,11 +23,15 @@ APPROVED_MAX = 64
 """Proposals, at most, in the folder; a further one is refused until others are withdrawn."""
 
 
+def require_validators_user(data: Path) -> None:
+    """Refuse a data folder of another user: what this user writes there, such as root, the validator cannot read."""
+    require_private(data, "data folder", advice="run this command as the user that runs the validator")
+
+
 def write_approved(data: Path, proposal: ChangeProposal) -> Path:
     """Put a proposal into the folder, where the validator finds it within a second."""
     folder = data / APPROVED_FOLDER
-    # What another user writes here, such as root, the validator cannot read.
-    require_private(data, "data folder", advice="run this command as the user that runs the validator")
+    require_validators_user(data)
     make_private(folder, "folder of approved proposals", advice="check the data folder of the validator")
     path = folder / f"{proposal.hash}.json"
     if not path.exists() and len(list(folder.glob("*.json"))) >= APPROVED_MAX:

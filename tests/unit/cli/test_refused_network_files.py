@@ -21,6 +21,7 @@ from stagepost.cli.main import run
 from stagepost.dmq.key_texts import ColdSigningKey
 from stagepost.dmq.keys import key_files
 from stagepost.full_node.network import load_network
+from stagepost.ground.files.audit import AUDIT_FILE
 from stagepost.ground.files.data_folder import own_folder
 from stagepost.network.cards import load_card, make_card
 from stagepost.network.founding import FoundingTerms, found_network
@@ -464,3 +465,28 @@ def test_new_members_reach_the_file_that_a_link_names(proposed: Path) -> None:
     assert run(["network", "set", "members", "full-2.json", "--network", "linked.json"]) == 0
     assert (proposed / "linked.json").is_symlink()
     assert load_network(proposed / "net.json").members[-1] == card.member
+
+
+def test_what_an_operator_does_to_a_network_is_recorded_before_it_is_done(
+    proposed: Path,
+) -> None:
+    def recorded(folder: Path) -> list[str]:
+        path = folder / AUDIT_FILE
+        return [json.loads(line)["what"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    assert run([*APPROVE]) == 0
+    assert run(["network", "set", "withdraw", "p.json", "--data", "v1/data"]) == 0
+    approved, withdrawn = recorded(proposed / "v1/data")
+    assert approved.startswith("network set approve ")
+    assert withdrawn.startswith("network set withdraw ")
+    assert approved.split()[-1] == withdrawn.split()[-1]
+    card = make_card(bytes(32), "full-2", "127.0.0.1", 6_000, is_validator=False)
+    (proposed / "full-2.json").write_bytes(msgspec.json.encode(card))
+    assert run(["network", "set", "members", "full-2.json", "--network", "net.json"]) == 0
+    assert recorded(proposed) == ["network set members full-2"]
+    # An action that cannot be recorded is not begun.
+    (proposed / "v1/data" / AUDIT_FILE).unlink()
+    (proposed / "v1/data" / AUDIT_FILE).mkdir()
+    assert run([*APPROVE]) == 3
+    (proposed / "v1/data" / AUDIT_FILE).rmdir()
+    assert run(["network", "set", "withdraw", "p.json", "--data", "v1/data"]) == 1

@@ -149,9 +149,10 @@ def approve(proposal: Path, network: Path, key: Path, data: Path, out: Path | No
     from stagepost.full_node.network import FILE_MODE, load_network
     from stagepost.full_node.process import seed_of
     from stagepost.ground.crypto import ed25519
+    from stagepost.ground.files.audit import record_action, user_name
     from stagepost.ground.files.data_folder import require_owner
     from stagepost.ground.files.small_files import replace_file
-    from stagepost.network.approvals import write_approved
+    from stagepost.network.approvals import require_validators_user, write_approved
     from stagepost.network.changes import approve as approval_of
     from stagepost.network.changes import approving, faults_in_proposal, faults_in_reach
 
@@ -168,6 +169,8 @@ def approve(proposal: Path, network: Path, key: Path, data: Path, out: Path | No
     require_owner(data, ed25519.public_key(seed))
     if out is not None:
         require_unused(out, content)
+    require_validators_user(data)
+    record_action(data, f"network set approve {found.hash}", through="cli", who=user_name())
     write_approved(data, found)
     if out is not None:
         replace_file(out, content, FILE_MODE)
@@ -190,9 +193,16 @@ def withdraw(proposal: Path, data: Path, as_json: bool) -> int:
     Example:
       stagepost network set withdraw proposal.json --data validator-1/data
     """
+    from stagepost.errors import StorageError
+    from stagepost.ground.files.audit import record_action, user_name
     from stagepost.network.approvals import withdraw as withdraw_approval
 
     found = _load_proposal(proposal)
+    if not data.is_dir():
+        raise StorageError(
+            f"there is no folder {data}", advice="give the data folder of the validator with --data"
+        )
+    record_action(data, f"network set withdraw {found.hash}", through="cli", who=user_name())
     was_there = withdraw_approval(data, found)
     print_facts({"withdrawn" if was_there else "not_approved_here": found.hash}, as_json)
     return DONE if was_there else NOT_THAT_OUTCOME
@@ -272,6 +282,7 @@ def members(source: Path, network: Path, as_json: bool) -> None:
     """
     from stagepost.errors import ConfigFaults
     from stagepost.full_node.network import load_network
+    from stagepost.ground.files.audit import record_action, user_name
     from stagepost.network.changes import cards_of, faults_in_joining, joined
 
     described, found = load_network(network), _load_joining(source)
@@ -279,6 +290,8 @@ def members(source: Path, network: Path, as_json: bool) -> None:
     if faults:
         raise ConfigFaults({str(source): faults})
     after = joined(described, cards_of(found))
+    names = ", ".join(one.name for one in after.members[len(described.members) :])
+    record_action(network.resolve().parent, f"network set members {names}", through="cli", who=user_name())
     after.write(network.resolve())  # a link goes on naming the file that nodes read
     new = [one.name for one in after.members[len(described.members) :]]
     print_facts({"network": str(network), "members": len(after.members), "new": new}, as_json)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
+from stagepost.cli.main import run
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.stored_messages import SqliteStore
 from stagepost.dmq.node.stored_time import stored_time
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.audit import AUDIT_FILE
 from stagepost.ground.files.data_folder import MESSAGES_FILE, DataFolder, restored_note
 from tests.worlds.dmq.pool_signers import NOW, Signer
 
@@ -64,3 +67,17 @@ def test_a_folder_without_a_store_and_a_running_node_are_refused(tmp_path: Path)
     with pytest.raises(StorageError):
         asyncio.run(stored_time(tmp_path / "node", NOW, recover=True))
     folder.close()
+
+
+def test_a_recovery_is_recorded_before_it_begins_and_a_look_is_not(tmp_path: Path) -> None:
+    data = tmp_path / "node"
+    a_store(data, int((time.time() + DAY_S) * 1_000))
+    assert run(["node", "clock", "--data", str(data)]) == 0
+    assert not (data / AUDIT_FILE).exists()
+    (data / AUDIT_FILE).mkdir()
+    assert run(["node", "clock", "--data", str(data), "--recover"]) == 3
+    assert restored_note(data) is None
+    (data / AUDIT_FILE).rmdir()
+    assert run(["node", "clock", "--data", str(data), "--recover"]) == 0
+    assert "node clock --recover" in (data / AUDIT_FILE).read_text()
+    assert restored_note(data) is not None
