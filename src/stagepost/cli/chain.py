@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.chain.node.reading import ChainSummary
@@ -29,11 +29,10 @@ def chain() -> None:
 
 
 @chain.command()
-@click.option(
+@path_option(
     "--data",
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Data folder of a validator or full node, or a folder with several of them.",
 )
 @json_option

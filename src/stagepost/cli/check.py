@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.options.delivery import delivery_settings, with_settings_file
-from stagepost.cli.options.shared import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.ground.telemetry.health import Unread
@@ -36,11 +36,7 @@ class MonitorCommand(click.Command):
 
 @click.command(cls=MonitorCommand)
 @data_option
-@click.option(
-    "--outbox",
-    type=click.Path(path_type=Path),
-    help="Check this outbox as well; if no node runs, check only the outbox.",
-)
+@path_option("--outbox", help="Check this outbox as well; if no node runs, check only the outbox.")
 @click.option(
     "--queue-size",
     type=click.IntRange(min=1),

@@ -14,7 +14,7 @@ import click
 from stagepost.cli.exit_codes import INTERRUPTED, NOT_THAT_OUTCOME
 from stagepost.cli.options.http import http_flags, http_settings, serving_http, with_http
 from stagepost.cli.options.node_flags import KafkaWay, with_kafka
-from stagepost.cli.options.shared import duration_option, json_option
+from stagepost.cli.options.shared import duration_option, json_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.devnet.devnet import Devnet, DevnetPlan
@@ -31,12 +31,11 @@ FULL_NODE_WITHIN_S = 60.0
 )
 @click.option("--shards", default=1, show_default=True, type=click.IntRange(1, 16), help="Number of shards.")
 @click.option("--seed", default=7, show_default=True, type=int, help="Seed of all keys and accounts.")
-@click.option(
+@path_option(
     "--data",
     default="stagepost-devnet",
     show_default=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Data folder of the network; a network that is in it continues.",
 )
 @click.option(
@@ -67,11 +66,10 @@ FULL_NODE_WITHIN_S = 60.0
 )
 @click.option("--one-process", is_flag=True, help="Run all members in this process, over loopback sockets.")
 @with_kafka
-@click.option(
+@path_option(
     "--config",
     "kafka_config",
     metavar="FILE",
-    type=click.Path(path_type=Path),
     help="Settings file; its section [kafka] says how to reach the broker. [stagepost.toml, if it exists]",
 )
 @with_http

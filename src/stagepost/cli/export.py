@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 from stagepost.errors import StagepostError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,9 +40,7 @@ def with_filters(command: F) -> F:
 
 @click.command()
 @click.argument("what", type=click.Choice(["messages", "receipts"]), default="messages")
-@click.option(
-    "--tables", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the tables."
-)
+@path_option("--tables", "folder", required=True, help="Folder of the tables.")
 @with_filters
 @click.option(
     "--to",

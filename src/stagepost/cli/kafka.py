@@ -11,21 +11,15 @@ from typing import Any
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 
-data_option = click.option(
-    "--data",
-    default="stagepost-kafka",
-    show_default=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the broker.",
+data_option = path_option(
+    "--data", default="stagepost-kafka", show_default=True, metavar="DIR", help="Folder of the broker."
 )
-jars_option = click.option(
+jars_option = path_option(
     "--jars",
     "jars_folder",
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Folder of the jars; missing jars are fetched into it. [the user's cache folder]",
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import disable_core_dumps, json_option
+from stagepost.cli.options.shared import disable_core_dumps, json_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.dmq.key_texts import Content, IssuedCertificate
@@ -71,19 +71,14 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
 
 @keys.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder to make.")
+@path_option("--out", required=True, metavar="DIR", help="Folder to make.")
 @click.option(
     "--start-kes-period",
     type=WORD64,
     required=True,
     help="First KES period of the new certificate: the present one of the chain.",
 )
-@click.option(
-    "--cold-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Cold key of the pool. [cold.skey in DIR]",
-)
+@path_option("--cold-key", metavar="FILE", help="Cold key of the pool. [cold.skey in DIR]")
 @json_option
 def renew(folder: Path, out: Path, start_kes_period: int, cold_key: Path | None, as_json: bool) -> None:
     """Make a new KES key and certificate for the pool whose certificate in force lies in DIR. The cold key stays.
@@ -150,12 +145,7 @@ def show(context: click.Context, path: Path, as_json: bool) -> None:
     metavar="PERIOD",
     help="Period of the new key, 1 to 63. [one more than the period of FILE]",
 )
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="File to write, in another folder than FILE.",
-)
+@path_option("--out", required=True, help="File to write, in another folder than FILE.")
 @json_option
 def evolve(file: Path, to_period: int | None, out: Path, as_json: bool) -> None:
     """Evolve the KES signing key in FILE to a later period and write it to a new file. FILE stays as it is.

@@ -18,7 +18,7 @@ from stagepost.cli.options.delivery import (
     keys_given,
     with_signing_options,
 )
-from stagepost.cli.options.shared import json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import json_option, path_option, socket_and_magic, with_local_node
 
 if TYPE_CHECKING:
     from stagepost.dmq.message import DmqMessage
@@ -47,13 +47,7 @@ def message() -> None:
 
 @message.command()
 @click.argument("source", metavar="FILE|-")
-@click.option(
-    "--keys",
-    "folder",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder with the pool's keys, as `keys new` makes it.",
-)
+@path_option("--keys", "folder", required=True, help="Folder with the pool's keys, as `keys new` makes it.")
 @click.option(
     "--ttl",
     "ttl_s",
@@ -69,9 +63,7 @@ def message() -> None:
 @click.option(
     "--pad", is_flag=True, help="Fill a short body with zeros to the 90 bytes that networks require."
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="File for the raw message. [hex on standard output]"
-)
+@path_option("--out", help="File for the raw message. [hex on standard output]")
 @json_option
 def make(
     source: str,
@@ -129,12 +121,7 @@ _SIGNING_ONLY = {
 
 @message.command("send")
 @click.argument("source", metavar="FILE|-|TEXT")
-@click.option(
-    "--keys",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Folder with the pool's keys: sign the bytes with them.",
-)
+@path_option("--keys", "folder", help="Folder with the pool's keys: sign the bytes with them.")
 @with_local_node
 @with_signing_options
 @json_option

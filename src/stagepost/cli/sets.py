@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from stagepost.cli.options.shared import path_option
+
 
 @click.group()
 def sets() -> None:
@@ -19,13 +21,7 @@ def sets() -> None:
 
 
 @sets.command()
-@click.option(
-    "--data",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of a full node or devnet.",
-)
+@path_option("--data", required=True, metavar="DIR", help="Data folder of a full node or devnet.")
 @click.option(
     "--out",
     required=True,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 from stagepost.errors import ConfigError, StorageError
 from stagepost.ground.identifiers import LOOPBACK_HOST
 from stagepost.ground.net.network import parse_address
@@ -25,13 +25,7 @@ from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 
 
 @click.command()
-@click.option(
-    "--data",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of the node that writes the topics.",
-)
+@path_option("--data", required=True, metavar="DIR", help="Data folder of the node that writes the topics.")
 @click.option(
     "--address",
     default=f"{LOOPBACK_HOST}:0",
@@ -79,19 +73,12 @@ def serve(data: Path, address: str, as_json: bool) -> None:
 
 _HEADER = ("topic", "partition", "from", "to", "records", "bytes", "readers")
 
-_data_option = click.option(
-    "--data",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of the node that writes the topics.",
+_data_option = path_option(
+    "--data", required=True, metavar="DIR", help="Data folder of the node that writes the topics."
 )
 
-_data_or_address = click.option(
-    "--data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of the node that writes the topics.",
+_data_or_address = path_option(
+    "--data", metavar="DIR", help="Data folder of the node that writes the topics."
 )
 _address_option = click.option(
     "--address",

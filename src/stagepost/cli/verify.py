@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+from stagepost.cli.options.shared import path_option
 
 if TYPE_CHECKING:
     from stagepost.remp.receipts.receipt import Quarantined
@@ -21,22 +22,19 @@ LISTED_MAX = 20
 
 @click.command()
 @click.argument("source", metavar="FILE|-", type=click.Path(allow_dash=True, readable=False))
-@click.option(
+@path_option(
     "--validator-sets",
     "sets_path",
-    type=click.Path(path_type=Path),
     help="For receipts: validator-sets file, which lists the keys that may sign.",
 )
-@click.option(
+@path_option(
     "--genesis",
     "genesis_path",
-    type=click.Path(path_type=Path),
     help="For a proof: the genesis of the network: the network file, or genesis.tl of a full node.",
 )
-@click.option(
+@path_option(
     "--checkpoint",
     "checkpoint_path",
-    type=click.Path(path_type=Path),
     help="For a proof: file with the newest key block that was checked; updated when the proof has a newer one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per refused record, then the counts.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.shared import RenamedOption, json_option
+from stagepost.cli.options.shared import RenamedOption, json_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.cli.demo.output import Output
@@ -26,12 +26,11 @@ MESSAGES_MIN, MESSAGES_MAX = 20, 5_000
     help="Number of external messages to send.",
 )
 @click.option("--seed", default=7, show_default=True, type=int, help="Seed of all keys and messages.")
-@click.option(
+@path_option(
     "--data",
     default="stagepost-demo",
     show_default=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Folder for topics, chain and tables. The folder of an earlier demo is replaced.",
 )
 @click.option("--no-spark", is_flag=True, help="Make no tables.")

@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
-from stagepost.cli.options.shared import duration_option, json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import (
+    duration_option,
+    json_option,
+    path_option,
+    socket_and_magic,
+    with_local_node,
+)
 
 
 def _kinds_given(
@@ -52,16 +58,9 @@ def _kinds_given(
     help="Leave out what was made before: ISO 8601, or a time ago (10m). Messages without a time are shown.",
 )
 @click.option("--ack", is_flag=True, help="Acknowledge messages that ask for it; needs --keys and --topic.")
-@click.option(
-    "--keys",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="With --ack: folder with the keys of the pool that acknowledges.",
-)
-@click.option(
-    "--inbox",
-    type=click.Path(path_type=Path),
-    help="With --ack: folder that records which messages were shown, for after a restart.",
+@path_option("--keys", "folder", help="With --ack: folder with the keys of the pool that acknowledges.")
+@path_option(
+    "--inbox", help="With --ack: folder that records which messages were shown, for after a restart."
 )
 @json_option
 @click.pass_context

@@ -11,6 +11,7 @@ import click
 from stagepost.cli.options.shared import (
     duration_option,
     json_option,
+    path_option,
     print_table,
     socket_and_magic,
     with_local_node,
@@ -28,20 +29,16 @@ UNKNOWN = "unknown"
 
 @click.command()
 @with_local_node
-@click.option(
-    "--cardano-socket",
-    type=click.Path(path_type=Path),
-    help="Socket of a cardano-node, which knows the stake; without it stake is unknown.",
+@path_option(
+    "--cardano-socket", help="Socket of a cardano-node, which knows the stake; without it stake is unknown."
 )
 @click.option(
     "--cardano-magic",
     type=click.IntRange(0, 2**32 - 1),
     help="Magic number of the Cardano network. [from the DMQ network's]",
 )
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    help="Data folder to record messages and stake in, as topics that `stagepost pipeline` reads.",
+@path_option(
+    "--record", help="Data folder to record messages and stake in, as topics that `stagepost pipeline` reads."
 )
 @click.option(
     "--parameters",

@@ -18,6 +18,7 @@ from stagepost.cli.options.shared import (
     duration_option,
     gathered,
     json_option,
+    path_option,
     with_local_node,
     with_options,
 )
@@ -42,24 +43,11 @@ PLACE_DIGITS_MAX = 19
 Required = int | str
 """`any`, `all`, or how many."""
 
-keys_option = click.option(
-    "--keys",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Folder with the pool's keys, as `keys new` makes it.",
+keys_option = path_option("--keys", "folder", help="Folder with the pool's keys, as `keys new` makes it.")
+evolved_key_option = path_option(
+    "--evolved-key", help="Sign with this evolved KES key file instead of kes.skey."
 )
-evolved_key_option = click.option(
-    "--evolved-key",
-    type=click.Path(path_type=Path),
-    help="Sign with this evolved KES key file instead of kes.skey.",
-)
-outbox_option = click.option(
-    "--outbox",
-    type=click.Path(path_type=Path),
-    default=OUTBOX_DIR,
-    show_default=True,
-    help="Folder of the outbox.",
-)
+outbox_option = path_option("--outbox", default=OUTBOX_DIR, show_default=True, help="Folder of the outbox.")
 
 
 TTL = "29m50s"
@@ -140,12 +128,7 @@ def with_settings_file(command: F) -> F:
     """Add `config_file` and `config_context`: the source of settings that no flag gives."""
     return with_options(
         command,
-        click.option(
-            "--config",
-            "config_file",
-            type=click.Path(path_type=Path),
-            help="Settings file. [stagepost.toml, if it exists]",
-        ),
+        path_option("--config", "config_file", help="Settings file. [stagepost.toml, if it exists]"),
         click.option(
             "--context",
             "config_context",
@@ -236,9 +219,8 @@ def with_delivery_options(command: F) -> F:
         click.option(
             "--max-retries", type=click.IntRange(0, 100), help="Attempts to send after the first one. [3]"
         ),
-        click.option(
+        path_option(
             "--outbox",
-            type=click.Path(path_type=Path),
             help=f"Folder where the message is kept until it is delivered. [{OUTBOX_DIR} for --tier queued]",
         ),
         click.option(
@@ -278,22 +260,19 @@ def with_signing_source(command: F) -> F:
     """Add the options that name a KES agent and the chain, as one parameter `signing` of `command`."""
     return with_options(
         gathered(command, "signing", SigningSource),
-        click.option(
+        path_option(
             "--kes-agent",
             metavar="SOCKET",
-            type=click.Path(path_type=Path),
             help="Socket of a KES agent that holds the key and the certificate, in place of --keys.",
         ),
-        click.option(
+        path_option(
             "--cold-vkey",
             metavar="FILE",
-            type=click.Path(path_type=Path),
             help="With --kes-agent: cold verification key of the pool, as cardano-cli writes it.",
         ),
-        click.option(
+        path_option(
             "--cardano-node-socket",
             metavar="PATH",
-            type=click.Path(path_type=Path),
             help="Local socket of a cardano-node that is asked for the present KES period. "
             "[on private networks: the one that the node in --data asks]",
         ),
@@ -302,10 +281,9 @@ def with_signing_source(command: F) -> F:
             type=click.IntRange(0, 2**32 - 1),
             help="Magic number of that cardano-node's network. [from --genesis, or that of the public network]",
         ),
-        click.option(
+        path_option(
             "--genesis",
             metavar="FILE",
-            type=click.Path(path_type=Path),
             help="Shelley genesis file of the chain. Alone, it tells the present KES period of a chain without Byron blocks.",
         ),
     )

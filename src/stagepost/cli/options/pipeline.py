@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stagepost.cli.options.shared import with_options
+from stagepost.cli.options.shared import path_option, with_options
 from stagepost.ground.files.local_paths import require_local_path
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ WAYS = ("data", "address", "socket", "kafka")
 """Of which one is given."""
 
 _OPTIONS = (
-    click.option(
-        "--data",
-        metavar="DIR",
-        type=click.Path(path_type=Path),
-        help="Data folder of a node: read its topics.",
-    ),
+    path_option("--data", metavar="DIR", help="Data folder of a node: read its topics."),
     click.option(
         "--address",
         metavar="HOST:PORT|PATH",
@@ -69,10 +64,9 @@ _OPTIONS = (
         metavar="N",
         help="With --socket: magic number of the DMQ network.",
     ),
-    click.option(
+    path_option(
         "--retained",
         metavar="DIR",
-        type=click.Path(path_type=Path),
         help="With --socket: folder that keeps the messages, since the node sends each only once.",
     ),
     click.option("--profile", help="With --socket: wire profile of the connection.  [default: dmq-node]"),
@@ -81,17 +75,15 @@ _OPTIONS = (
         metavar="HOST:PORT",
         help="Kafka broker: read its topics; [kafka] of the settings says how to reach it.",
     ),
-    click.option(
+    path_option(
         "--config",
         "kafka_config",
         metavar="FILE",
-        type=click.Path(path_type=Path),
         help="Settings file: [kafka] for --kafka, [pipeline] for `run`.  [default: stagepost.toml, if it exists]",
     ),
-    click.option(
+    path_option(
         "--jars",
         metavar="DIR",
-        type=click.Path(path_type=Path),
         help="With --kafka: folder of the jars that `stagepost kafka jars` fetched.  [default: the user's cache folder]",
     ),
     click.option(

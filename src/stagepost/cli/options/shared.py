@@ -194,6 +194,11 @@ def duration_option(*names: str, default: str | None, help: str) -> Callable[[F]
     )
 
 
+def path_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that takes a path of this machine, given as a `Path`."""
+    return click.option(*names, type=click.Path(path_type=Path), **settings)
+
+
 GAP = "  "
 
 

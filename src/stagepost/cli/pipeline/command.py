@@ -19,7 +19,7 @@ from stagepost.cli.options.pipeline import (
     survey_range,
     with_source,
 )
-from stagepost.cli.options.shared import RenamedOption, json_option
+from stagepost.cli.options.shared import RenamedOption, json_option, path_option
 from stagepost.cli.pipeline.progress import PipelineProgress, print_counts, watched
 from stagepost.cli.pipeline.sql import catalog, jars, show, sql
 from stagepost.cli.pipeline.submit import pack, submit
@@ -37,16 +37,14 @@ master_option = click.option(
     show_default=True,
     help="Spark master: local[*] runs Spark in this process, spark://HOST:PORT on a cluster.",
 )
-sets_option = click.option(
+sets_option = path_option(
     "--validator-sets",
     "sets_path",
-    type=click.Path(path_type=Path),
     help="Validator-sets file, or a data folder with its sessions: the keys that may sign receipts. [DATA]",
 )
-genesis_option = click.option(
+genesis_option = path_option(
     "--genesis",
     "genesis_path",
-    type=click.Path(path_type=Path),
     help="Genesis or network file, by which proofs are checked.  [default: that of --data or of the tables, if any]",
 )
 written_option = click.option(
@@ -110,9 +108,7 @@ def pipeline() -> None:
 
 
 @pipeline.command()
-@click.option(
-    "--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="Dump to read; may be repeated."
-)
+@path_option("--input", "inputs", multiple=True, help="Dump to read; may be repeated.")
 @with_source
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition of the topics only.")
 @click.option(
@@ -379,12 +375,7 @@ def check(context: click.Context, folder: TableStore, as_json: bool) -> None:
 @pipeline.command()
 @click.argument("table")
 @tables_option
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="File to write; its ending is .parquet, .csv or .jsonl.",
-)
+@path_option("--out", required=True, help="File to write; its ending is .parquet, .csv or .jsonl.")
 @json_option
 def export(table: str, folder: TableStore, out: Path, as_json: bool) -> None:
     """Write one table to one file, without Spark, as of the last run.
@@ -409,7 +400,7 @@ def export(table: str, folder: TableStore, out: Path, as_json: bool) -> None:
 
 @pipeline.command()
 @tables_option
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+@path_option("--out", required=True, help="HTML file to write.")
 def report(folder: TableStore, out: Path) -> None:
     """Write one HTML page, without other files, with the verdicts, delays, validators and alerts of the tables.
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+from stagepost.cli.options.shared import path_option
 
 ROWS_ALIGNED_MAX = 1_000
 """Rows of a result whose columns are made as wide as their widest value; later rows use the same widths."""
@@ -120,9 +121,7 @@ def catalog(address: str, database: str) -> None:
 
 
 @click.command()
-@click.option(
-    "--jars", "folder", type=click.Path(path_type=Path), help="Where the jars go; default: the user's cache."
-)
+@path_option("--jars", "folder", help="Where the jars go; default: the user's cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def jars(folder: Path | None, as_json: bool) -> None:
     """Fetch the jars of Delta Lake for Spark with Maven, unless they are there, and print the setting `spark.jars`.

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 from stagepost.ground.files.durations import parse_duration
 
 JOBS = ("backfill", "run", "compact")
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Zip file to write.")
+@path_option("--out", required=True, help="Zip file to write.")
 @json_option
 def pack(out: Path, as_json: bool) -> None:
     """Pack this package, with what workers need, into the archive for `submit`.
@@ -41,12 +41,7 @@ def pack(out: Path, as_json: bool) -> None:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--master", required=True, metavar="spark://HOST:PORT", help="Address of the cluster's master.")
-@click.option(
-    "--archive",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Archive that `stagepost pipeline pack` made.",
-)
+@path_option("--archive", required=True, help="Archive that `stagepost pipeline pack` made.")
 @click.option(
     "--worker-python",
     default=f"python{sys.version_info.major}.{sys.version_info.minor}",

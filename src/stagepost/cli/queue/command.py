@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagepost.cli.options.shared import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option, path_option
 from stagepost.cli.queue.outbox import check_balance, flush, replay, show
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ for command in (show, flush, replay, check_balance):
 
 @queue.command()
 @data_option
-@click.option("--outbox", type=click.Path(path_type=Path), help="List this outbox instead of a running node.")
+@path_option("--outbox", help="List this outbox instead of a running node.")
 @click.option("--dead", is_flag=True, help="With --outbox: list the dead letters.")
 @click.option(
     "--after", type=click.IntRange(min=0), default=0, help="Begin after the message with this index."

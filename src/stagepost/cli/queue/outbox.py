@@ -16,7 +16,7 @@ from stagepost.cli.options.delivery import (
     outbox_option,
     with_emptying_options,
 )
-from stagepost.cli.options.shared import json_option
+from stagepost.cli.options.shared import json_option, path_option
 from stagepost.cli.send.lines import print_json
 
 if TYPE_CHECKING:
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("message", metavar="ID", callback=entry_or_key_given)
 @outbox_option
-@click.option(
-    "--data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Show a message of the node that runs in this folder instead.",
-)
+@path_option("--data", metavar="DIR", help="Show a message of the node that runs in this folder instead.")
 @json_option
 @click.pass_context
 def show(context: click.Context, message: EntryName, outbox: Path, data: Path | None, as_json: bool) -> int:
@@ -88,14 +83,12 @@ def flush(context: click.Context, sending: EmptyingOptions) -> None:
 @click.command()
 @click.argument("message", metavar="[ID]", required=False, callback=entry_given)
 @click.option("--all", "everything", is_flag=True, help="Replay all dead letters.")
-@click.option(
+@path_option(
     "--proof",
-    type=click.Path(path_type=Path),
     help="Give an external message a new expiry, and so a new id: this file proves that it was never executed.",
 )
-@click.option(
+@path_option(
     "--chain-genesis",
-    type=click.Path(path_type=Path),
     help="For --proof: the genesis of the chain's network, as the network file or genesis.tl has it.",
 )
 @with_emptying_options

@@ -19,7 +19,7 @@ from stagepost.cli.options.delivery import (
     with_delivery_options,
     with_signing_options,
 )
-from stagepost.cli.options.shared import json_option, socket_and_magic, with_local_node
+from stagepost.cli.options.shared import json_option, path_option, socket_and_magic, with_local_node
 from stagepost.cli.send.former import (
     SendCommand,
     WaitChoice,
@@ -36,12 +36,7 @@ TOPIC = "default"
 
 @click.command(cls=SendCommand)
 @click.argument("source", metavar="FILE|-|TEXT", required=False)
-@click.option(
-    "--keys",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Folder with the pool's keys, as `keys new` makes it.",
-)
+@path_option("--keys", "folder", help="Folder with the pool's keys, as `keys new` makes it.")
 @with_local_node
 @click.option(
     "--topic", default=TOPIC, show_default=True, help="Topic of the message; listeners filter by it."
