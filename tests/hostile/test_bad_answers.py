@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.dmq.conform.bad_answers import BAD_ANSWERS, BadPeer
 from stagepost.dmq.conform.honest_program import HonestProgram
-from tests.hostile.bad_answers import BAD_ANSWERS, BadPeer
 from tests.hostile.trial import Cast
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import NETWORK_MAGIC, ending

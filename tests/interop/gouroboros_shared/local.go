@@ -98,7 +98,7 @@ func (server *localServer) accept(listener net.Listener) {
 		if err != nil {
 			Fail(err)
 		}
-		server.serve(conn)
+		go server.serve(conn) // its handshake waits for the program
 	}
 }
 

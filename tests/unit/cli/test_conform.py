@@ -10,8 +10,11 @@ import click
 import pytest
 
 from stagepost.cli import main as command
+from stagepost.cli.conform.page import write_page
 from stagepost.dmq.conform.cases import CASES
-from stagepost.dmq.conform.report import COULD_NOT_LOOK
+from stagepost.dmq.conform.report import COULD_NOT_LOOK, ConformReport
+from stagepost.dmq.conform.runner import CaseResult
+from stagepost.errors import StorageError
 
 
 def conform(*arguments: str) -> int:
@@ -71,3 +74,43 @@ def test_new_pools_are_made_once_and_are_private(tmp_path: Path, capsys: pytest.
 def test_a_folder_without_pools_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert conform("127.0.0.1:1", "--pools", str(tmp_path)) != 0
     assert f"{tmp_path}{os.sep}kit.json" in capsys.readouterr().err
+
+
+def test_server_mode_says_where_it_listens_and_what_nobody_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    socket, page = tmp_path / "kit.socket", tmp_path / "report.html"
+    waiting = ("--serve", "--wait", "0.1s", "--report", str(page))
+    assert conform(str(socket), *waiting, "--only", "client.network") == COULD_NOT_LOOK
+
+    said = capsys.readouterr()
+    assert f"listening on {socket}" in said.err
+    assert "not looked at: 1" in said.out
+    assert "client.network" in page.read_text()
+
+
+def test_server_mode_lists_cases_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform("--serve", "--list") == 0
+
+    assert all("client." in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_the_page_shows_deviations_first_and_no_markup_of_the_node(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b[31m & more"
+    broken = CaseResult(CASES[0], faults=[evil])
+    broken.transcript.add(True, 0.5, b"\x81\x06")
+    path = tmp_path / "page.html"
+    write_page(path, ConformReport(evil, 42, "auto", [evil], [CaseResult(CASES[1]), broken]))
+
+    page = path.read_text()
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "8106" in page
+    assert "http" not in page
+    assert page.index(CASES[0].name) < page.index("<summary>Holds</summary>") < page.index(CASES[1].name)
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="could not write"):
+        write_page(tmp_path / "none" / "page.html", ConformReport("here", 42, "auto", []))

@@ -61,6 +61,26 @@ _PROFILES = ["auto", "dmq-node", "gouroboros", "seed"]
 )
 @duration_option("--grace", "grace_s", default="3s", help="Time on top of every time limit.")
 @click.option("--list", "show_list", is_flag=True, help="Print the cases with their rules; play nothing.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Listen at ADDRESS and SOCKET, and try the node or program that connects there.",
+)
+@click.option(
+    "--topology",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --serve: write a topology file that lets a node dial every address of the kit.",
+)
+@duration_option(
+    "--wait", "wait_s", default="60s", help="With --serve: time without a connection after which to stop."
+)
+@click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report as an HTML page, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def conform(
@@ -76,6 +96,10 @@ def conform(
     at_once: int,
     grace_s: float,
     show_list: bool,
+    serve: bool,
+    topology: Path | None,
+    wait_s: float,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Try a DMQ node of any make as peers and programs see it, and name each rule that it breaks.
@@ -84,23 +108,30 @@ def conform(
     node must know the pools of --pools, without a gap between the messages of one pool (--min-sig-delay 0.01s), so
     that every case can be judged. Cases misbehave on purpose: try a node that nobody depends on.
 
+    With --serve the kit waits for the node or program under test. ADDRESS is the first of its addresses for a node that
+    dials (port 0 takes free ports), SOCKET a local socket that the kit makes: let a program connect to it again and again,
+    submit messages and ask for messages.
+
     Exit code 0 if every rule holds, 1 if the node deviates, 2 if the command could not look at some case.
 
     \b
     Example:
       stagepost conform --new-pools kit
       stagepost conform 127.0.0.1:3141 ./dmq-node.socket --network-magic 2147483690 --pools kit
+      stagepost conform --serve 127.0.0.1:0 ./kit.socket --topology topology.json --report report.html
     """
     import asyncio
 
     from stagepost.cli.conform import text
+    from stagepost.cli.conform.page import write_page
     from stagepost.dmq.conform.cases import CASES
     from stagepost.dmq.conform.kit import KitOptions, load_cast, try_node
     from stagepost.dmq.conform.kit import new_pools as make_pools
     from stagepost.dmq.conform.runner import Cast
+    from stagepost.dmq.conform.serving import CLIENT_CASES, ServeOptions, try_client
 
     if show_list:
-        for line in text.case_lines(CASES):
+        for line in text.case_lines(CLIENT_CASES if serve else CASES):
             click.echo(line)
         return
     if new_pools is not None:
@@ -112,19 +143,31 @@ def conform(
     cast = Cast() if pools is None else load_cast(pools)
     options = KitOptions(profile, only, floods, at_once, grace_s)
     progress = text.CaseProgress(sys.stderr, is_shown=not as_json and sys.stderr.isatty())
+    served = ServeOptions(only, wait_s, grace_s)
     try:
-        report = asyncio.run(try_node(target, cast, options, progress.add))
+        if serve:
+            found = asyncio.run(try_client(target, served, _say, progress.add, topology))
+        else:
+            found = asyncio.run(try_node(target, cast, options, progress.add))
     except OSError as error:
-        click.echo(f"could not look: {' and '.join(places)}: {error.strerror or error}", err=True)
-        click.echo("  check the address or path, and that the node runs", err=True)
+        reason = error.strerror or str(error) or "no answer in time"
+        click.echo(f"could not look: {' and '.join(places)}: {reason}", err=True)
+        advice = "check the address or path" if serve else "check the address or path, and that the node runs"
+        click.echo(f"  {advice}", err=True)
         context.exit(COULD_NOT_LOOK)
     progress.clear()
+    if report is not None:
+        write_page(report, found)
     if as_json:
-        click.echo(json.dumps(report.as_json()))
+        click.echo(json.dumps(found.as_json()))
     else:
-        for line in text.report_lines(report):
+        for line in text.report_lines(found):
             click.echo(line)
-    context.exit(report.exit_code)
+    context.exit(found.exit_code)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _target_of(places: tuple[str, ...], magic: int, context: click.Context) -> NodeTarget:

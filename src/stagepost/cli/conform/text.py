@@ -44,7 +44,7 @@ def case_lines(cases: Iterable[Case]) -> Iterator[str]:
 def report_lines(report: ConformReport) -> Iterator[str]:
     yield f"{report.place}   network {report.magic}   {len(report.results)} cases in {report.seconds:.0f} s"
     for note in report.notes:
-        yield f"  {_plain(note)}"
+        yield f"  {plain(note)}"
     for state, title in (
         (CaseState.DEVIATES, "deviates"),
         (CaseState.DIFFERS, "differs from Stagepost's own limits, which no document asks for"),
@@ -66,7 +66,7 @@ def _by_rule(results: list[CaseResult]) -> Iterator[str]:
     for rule, those in by_rule.items():
         yield f"  {rule.name}   {rule.text}   [{rule.source}]"
         for result in those:
-            yield f"    {result.case.name}: {_plain('; '.join(sentences(result)))}"
+            yield f"    {result.case.name}: {plain('; '.join(sentences(result)))}"
             yield f"      {_said(result)}"
 
 
@@ -75,7 +75,7 @@ def _by_reason(results: list[CaseResult]) -> Iterator[str]:
     for result in results:
         by_reason.setdefault(result.not_looked, []).append(result.case.name)
     for reason, names in by_reason.items():
-        yield f"  {len(names)}: {_plain(reason)}"
+        yield f"  {len(names)}: {plain(reason)}"
 
 
 def _said(result: CaseResult) -> str:
@@ -102,6 +102,6 @@ def _counts(report: ConformReport) -> Iterator[str]:
         yield f"differs: {report.memory_fault}"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return `text`, which may come from the node, without control characters."""
     return _CONTROL.sub(" ", text)

@@ -11,12 +11,11 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from stagepost.dmq.conform.cbor_bytes import Unfinished, array, boolean, mapping, read, uint
+from stagepost.dmq.conform.cbor_bytes import AlienBytes, Unfinished, array, boolean, mapping, read, uint
 
 HANDSHAKE = 0
 SUBMISSION, KEEP_ALIVE, PEER_SHARING, LOCAL_SUBMISSION, NOTIFICATION = 11, 12, 13, 14, 15
@@ -33,6 +32,20 @@ PIECE_BYTES_KEPT_MAX = 256
 """Bytes of a piece that a record keeps."""
 PATIENCE_S = 30.0
 """Seconds for which a connection waits for a word of the node."""
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of the node that a connection keeps until a case asks for them: twice the longest reply to a program. A node that
+says more is not heard any further."""
+READING_SHARE = 4.0
+"""Times as long as the last attempt to read an unfinished answer took that the next attempt waits at least."""
+FLUSHED_WITHIN_S = 1.0
+"""Seconds for which a connection that is left waits for the node to read the last bytes."""
+TEXT_CHARS_MAX = 400
+"""Characters of a sentence about an answer: the node chooses how long the answer is."""
+
+
+def shortened(text: str) -> str:
+    rest = len(text) - TEXT_CHARS_MAX
+    return text if rest <= 0 else f"{text[:TEXT_CHARS_MAX]} … and {rest:,} characters more"
 
 
 class NodeClosed(Exception):
@@ -41,6 +54,13 @@ class NodeClosed(Exception):
 
 class UnexpectedAnswer(Exception):
     """The node said something that the rules do not allow there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(text))
+
+
+class NothingSeen(Exception):
+    """The node has nothing at hand by which the rule could be judged."""
 
 
 def require(holds: bool, text: str) -> None:
@@ -147,6 +167,7 @@ class Attacker:
         self.reader = reader
         self._writer = writer
         self._heard: dict[int, bytearray] = defaultdict(bytearray)
+        self._unread_bytes = 0
         self._news = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -155,11 +176,13 @@ class Attacker:
     @classmethod
     async def tcp(cls, target: NodeTarget, *, source: str | None = None) -> Self:
         local = None if source is None else (source, 0)
-        return cls(target, *await asyncio.open_connection(target.host, target.port, local_addr=local))
+        async with asyncio.timeout(target.patience_s):
+            return cls(target, *await asyncio.open_connection(target.host, target.port, local_addr=local))
 
     @classmethod
     async def local(cls, target: NodeTarget) -> Self:
-        return cls(target, *await asyncio.open_unix_connection(str(target.socket)))
+        async with asyncio.timeout(target.patience_s):
+            return cls(target, *await asyncio.open_unix_connection(str(target.socket)))
 
     @property
     def name(self) -> str | None:
@@ -225,17 +248,43 @@ class Attacker:
         async with asyncio.timeout(self.target.patience_s if within_s is None else within_s):
             while True:
                 buffer = self._heard[lane]
+                began = time.monotonic()
                 try:
                     value, end = read(bytes(buffer))
                 except Unfinished:
                     if self.ended.is_set():
                         raise NodeClosed(f"nothing more on lane {lane:#06x}") from None
+                    require(
+                        not self._says_too_much, f"the node said more than {UNREAD_BYTES_MAX:,} bytes unasked"
+                    )
+                    took_s = time.monotonic() - began
                     self._news.clear()
                     await self._news.wait()
+                    # An answer in many segments is not read from its beginning at each of them.
+                    await asyncio.sleep(READING_SHARE * took_s)
                     continue
+                except AlienBytes as fault:
+                    raise UnexpectedAnswer(f"the node's answer cannot be read: {fault}") from None
                 self.last_item = bytes(buffer[:end])
                 del buffer[:end]
+                self._unread_bytes -= end
                 return value
+
+    @property
+    def _says_too_much(self) -> bool:
+        return self._unread_bytes > UNREAD_BYTES_MAX
+
+    async def hear_first(self, *lanes: int) -> tuple[int, Any]:
+        """Return the first of `lanes` on which the other side speaks, and its item."""
+        async with asyncio.timeout(self.target.patience_s):
+            while True:
+                for lane in lanes:
+                    if self._heard[lane]:
+                        return lane, await self.hear(lane)
+                if self.ended.is_set():
+                    raise NodeClosed("nothing more")
+                self._news.clear()
+                await self._news.wait()
 
     async def hear_bytes(self, lane: int) -> bytes:
         """Return the node's next item on this lane as it was written."""
@@ -257,8 +306,10 @@ class Attacker:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
+        try:
+            await asyncio.wait_for(self._writer.wait_closed(), FLUSHED_WITHIN_S)
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
 
     def pause(self) -> None:
         """Take nothing that the node says from the socket, until `resume`."""
@@ -278,9 +329,12 @@ class Attacker:
                 _, lane, length = struct.unpack(">IHH", header)
                 payload = await self.read(length)
                 self._heard[lane] += payload
+                self._unread_bytes += length
                 self.transcript.add(False, time.monotonic() - self.began, header + payload)
                 self._news.set()
-        except (asyncio.IncompleteReadError, ConnectionError):
+                if self._says_too_much:
+                    return
+        except (asyncio.IncompleteReadError, OSError):
             self.ended_after_s = time.monotonic() - self.began
             self.ended.set()
             self._news.set()

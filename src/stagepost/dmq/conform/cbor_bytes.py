@@ -50,20 +50,33 @@ def mapping(*pairs: tuple[bytes, bytes]) -> bytes:
     return head(5, len(pairs)) + b"".join(key + value for key, value in pairs)
 
 
+DEPTH_MAX = 32
+"""Levels of lists and maps within each other."""
+_SIMPLE = {20: False, 21: True, 22: None}
+
+
 class Unfinished(Exception):
     """More bytes are needed."""
 
 
-def read(data: bytes, at: int = 0) -> tuple[Any, int]:
+class AlienBytes(ValueError):
+    """Bytes that no node writes."""
+
+
+def read(data: bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
     """The value that begins at `at`, and where the next one begins. Only what a node writes."""
     if at >= len(data):
         raise Unfinished
+    if depth > DEPTH_MAX:
+        raise AlienBytes(f"more than {DEPTH_MAX} levels")
     major, low = data[at] >> 5, data[at] & 0x1F
     at += 1
+    if (major == 7 and low not in _SIMPLE) or 28 <= low < 31 or major == 6 or (low == 31 and major != 4):
+        raise AlienBytes(f"byte {data[at - 1]:#04x} where a value begins")
     if major == 7:
-        return {20: False, 21: True, 22: None}[low], at
+        return _SIMPLE[low], at
     if low == 31:
-        return _read_endless(data, at)
+        return _read_endless(data, at, depth + 1)
     argument = low
     if low >= 24:
         width = _WIDTH_BYTES[low]
@@ -77,17 +90,31 @@ def read(data: bytes, at: int = 0) -> tuple[Any, int]:
         if at + argument > len(data):
             raise Unfinished
         raw = data[at : at + argument]
-        return (raw if major == 2 else raw.decode()), at + argument
+        return (raw if major == 2 else _text(raw)), at + argument
     values: list[Any] = []
     for _ in range(argument * (2 if major == 5 else 1)):
-        value, at = read(data, at)
+        value, at = read(data, at, depth + 1)
         values.append(value)
-    return (values if major == 4 else dict(zip(values[::2], values[1::2], strict=True))), at
+    return (values if major == 4 else _mapping(values)), at
 
 
-def _read_endless(data: bytes, at: int) -> tuple[list[Any], int]:
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise AlienBytes("a text that is not UTF-8") from None
+
+
+def _mapping(values: list[Any]) -> dict[Any, Any]:
+    try:
+        return dict(zip(values[::2], values[1::2], strict=True))
+    except TypeError:
+        raise AlienBytes("a map with a list or a map for a key") from None
+
+
+def _read_endless(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     values: list[Any] = []
     while data[at : at + 1] != BREAK:
-        value, at = read(data, at)
+        value, at = read(data, at, depth)
         values.append(value)
     return values, at + 1

@@ -26,6 +26,7 @@ from stagepost.dmq.conform.attacker import (
     local_data,
     node_data,
     proposal,
+    shortened,
 )
 from stagepost.dmq.conform.cbor_bytes import FALSE, array, uint
 from stagepost.dmq.conform.forged_messages import Forger, message
@@ -50,7 +51,7 @@ TONGUES_OF = {
 """Ways of message submission that belong to a profile."""
 LANES_OF = {"dmq-node": {}, "gouroboros": {KEEP_ALIVE: SEED_KEEP_ALIVE, PEER_SHARING: 10}, "seed": SEED_LANES}
 
-_OBSTACLES = (NodeClosed, UnexpectedAnswer, TimeoutError, OSError, ValueError, IndexError, TypeError)
+_OBSTACLES = (NodeClosed, UnexpectedAnswer, OSError, ValueError, LookupError, TypeError)
 _ASK = array(uint(0), FALSE)
 
 
@@ -93,7 +94,9 @@ async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[
         layout = 4 if answers[5] != [1] and answers[4] == [1] else 5
         takes = answers[layout] == [1]
         notes.append(
-            f"a valid message of {layout} elements: {'accepted' if takes else f'answered {answers[layout]!r}'}"
+            shortened(
+                f"a valid message of {layout} elements: {'accepted' if takes else f'answered {answers[layout]!r}'}"
+            )
         )
         forged = {"kes_signature": bytes(448), "certificate_signature": bytes(64)}
         judges = await _submitted(quick, Forger(), layout, **forged) != [1] if takes else None
@@ -124,7 +127,12 @@ async def _versions(target: NodeTarget, is_local: bool, sources: Callable[[], st
         return f"handshake with {who}: no answer ({type(obstacle).__name__})"
     finally:
         await attacker.leave()
-    return f"handshake with {who}: {f'version {answer[1]}' if answer[0] == 1 else f'refused with {answer!r}'}"
+    match answer:
+        case [1, int(version), _]:
+            return f"handshake with {who}: version {version}"
+        case [2, _]:
+            return shortened(f"handshake with {who}: refused with {answer!r}")
+    return shortened(f"handshake with {who}: answered with {answer!r}")
 
 
 async def _keep_alive_lane(target: NodeTarget, sources: Callable[[], str | None]) -> dict[int, int]:

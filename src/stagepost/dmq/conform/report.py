@@ -20,6 +20,8 @@ MEGABYTE = 1_000_000
 MEMORY_GROWTH_MAX = 256 * 1024 * 1024
 """Bytes by which a whole run may let the node's memory grow."""
 SAMPLE_EVERY_S = 0.25
+CONNECTED_WITHIN_S = 5.0
+"""Seconds for which a local socket is given to take a connection."""
 ALL_HOLD, DEVIATIONS, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes of the command."""
 _RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
@@ -49,6 +51,7 @@ class MemoryWatch:
 
 def _pid_behind(path: Path) -> int | None:
     with socket.socket(socket.AF_UNIX) as end:
+        end.settimeout(CONNECTED_WITHIN_S)
         try:
             end.connect(str(path))
             credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -15,6 +15,7 @@ from stagepost.dmq.conform.attacker import (
     NOTIFICATION,
     OTHER_SIDE,
     Attacker,
+    NothingSeen,
     RawSegment,
     local_data,
     node_data,
@@ -45,6 +46,8 @@ BODY_BYTES_MIN, BODY_BYTES_MAX = 90, 2_000
 SEGMENT_BYTES_MAX = 65_535
 QUIET_S = 35.0
 """Seconds without news after which a node that pulls must still be there: more than the 30 s of some implementations."""
+HELD_WITHIN_S = 1.5
+"""Seconds for which a node is given to tell the messages that it holds."""
 LIVES_S = 900
 _ASK, _WAIT = array(uint(0), FALSE), array(uint(0), TRUE)
 
@@ -214,6 +217,19 @@ async def _blocking_reply_shape(stage: CaseStage) -> None:
     require(begins[3:] != BREAK, "a blocking reply is empty")
 
 
+async def _blocking_reply_of_held(stage: CaseStage) -> None:
+    """Ask on a new connection, and wait for nothing new: a node that holds messages tells them."""
+    await stage.attacker.say(NOTIFICATION, _WAIT)
+    try:
+        await stage.attacker.hear(NOTIFICATION | OTHER_SIDE, HELD_WITHIN_S)
+        begins = stage.attacker.last_item[:3]
+    except TimeoutError:
+        begins = stage.attacker.heard_bytes(NOTIFICATION | OTHER_SIDE)[:3]
+    if not begins:
+        raise NothingSeen("the node holds no message that it could tell")
+    require(begins == b"\x82\x02\x9f", f"a blocking reply begins with {begins.hex()}, expected 82029f")
+
+
 # Peers
 
 
@@ -342,6 +358,8 @@ def _rows() -> Iterator[Case]:
     )
     yield Case("honest: told byte for byte", "submission.bytes", local, _tells_as_it_came, served, needs=told)
     yield Case("honest: shape of a reply", "notification.shape", local, _reply_shapes, served)
+    held = _blocking_reply_of_held
+    yield Case("honest: shape of a blocking reply at once", "notification.shape", local, held, served)
     yield Case(
         "honest: shape of a blocking reply",
         "notification.blocking",

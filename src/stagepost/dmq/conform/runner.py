@@ -20,9 +20,11 @@ from stagepost.dmq.conform.attacker import (
     Attacker,
     NodeClosed,
     NodeTarget,
+    NothingSeen,
     Transcript,
     UnexpectedAnswer,
     require,
+    shortened,
 )
 from stagepost.dmq.conform.cbor_bytes import FALSE, array, uint
 from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
@@ -45,6 +47,8 @@ ISSUE_NUMBER = 5
 """Issue number under which the node knows the renewed pool."""
 EVOLUTION = 3
 """Evolution of the KES key of the evolved pool."""
+IN_A_ROW_MAX = 8
+"""Cases in a row after which a node that lets nobody in, or serves nobody, is not tried further."""
 ENTERED_WITHIN_S = 2.0
 """Seconds after which a node that let nobody in is tried once more."""
 
@@ -102,7 +106,7 @@ class CaseResult:
 
     def check(self, holds: bool, text: str) -> None:
         if not holds:
-            self.faults.append(text)
+            self.faults.append(shortened(text))
 
     @property
     def rule(self) -> ConformRule:
@@ -151,6 +155,8 @@ class CaseRunner:
         self._sources = sources
         self._held: ForgedMessage | None = None
         self._gone = ""
+        self._unfit = ""
+        self._in_vain = 0
         self._running: set[str] = set()
         self.honest = HonestProgram(target, cast.pool, grace_s * 6, abilities.layout)
 
@@ -181,11 +187,16 @@ class CaseRunner:
         self._held = message(self._cast.pool, layout=self._abilities.layout)
         if self._target.socket is None or not self._abilities.takes:
             return
-        answer = await submit(self._target, self._held)
-        require(answer == [1], f"an honest message was answered with {answer!r}")
         renewed = message(self._cast.renewed_pool, issue_number=ISSUE_NUMBER, layout=self._abilities.layout)
-        answer = await submit(self._target, renewed)
-        require(answer == [1], f"an honest message was answered with {answer!r}")
+        try:
+            for one in (self._held, renewed):
+                answer = await submit(self._target, one)
+                require(answer == [1], f"it answered {answer!r}")
+        except (NodeClosed, UnexpectedAnswer, OSError) as obstacle:
+            self._unfit = (
+                f"the node accepted a message of the kit's pools and then no other one ({obstacle}): "
+                "start it without a gap between the messages of one pool"
+            )
 
     async def play(self, case: Case) -> CaseResult:
         result = CaseResult(case)
@@ -209,13 +220,22 @@ class CaseRunner:
         finally:
             self._running.discard(case.name)
             result.seconds = time.monotonic() - began
+        result.answer = None  # the node chooses how long it is
+        self._count_in_vain(result)
         return result
+
+    def _count_in_vain(self, result: CaseResult) -> None:
+        self._in_vain = self._in_vain + 1 if result.unserved or result.not_looked else 0
+        if self._in_vain >= IN_A_ROW_MAX:
+            self._gone = self._gone or f"the node served nobody in {IN_A_ROW_MAX} cases, one after the other"
 
     def _obstacle(self, case: Case) -> str:
         """Return why nobody can look at `case` here; "" if somebody can."""
         found = self._abilities
         if case.needs is Needs.NOTHING:
             return ""
+        if self._unfit:
+            return self._unfit
         if found.takes is None:
             return "whether the node accepts valid messages is not known: give its local socket"
         if not found.takes:
@@ -249,7 +269,7 @@ class CaseRunner:
                     self._gone = self._gone or "the node has gone"
                     return None
                 if time.monotonic() >= until:
-                    result.not_looked = f"the node lets nobody in: {obstacle}"
+                    result.not_looked = f"the node lets nobody in: {str(obstacle) or 'no answer in time'}"
                     return None
                 await asyncio.sleep(0.2)
 
@@ -273,9 +293,11 @@ class CaseRunner:
             result.faults.append(f"the node closed: {early}")
         except UnexpectedAnswer as answer:
             result.faults.append(str(answer))
+        except NothingSeen as reason:
+            result.not_looked = str(reason)
         except Exception as fault:
             # An answer of a shape that nobody looks for fails its own case, not the whole run.
-            result.faults.append(f"the node's answer cannot be read: {fault!r}")
+            result.faults.append(shortened(f"the node's answer cannot be read: {fault!r}"))
 
     async def _judge(self, case: Case, attacker: Attacker, result: CaseResult) -> None:
         match case.must:
@@ -344,7 +366,7 @@ class CaseRunner:
             else:
                 await is_asked(self._target)
         except Exception as fault:
-            result.unserved = f"honest programs or peers were not served afterwards: {fault!r}"
+            result.unserved = shortened(f"honest programs or peers were not served afterwards: {fault!r}")
 
 
 async def shake_hands(attacker: Attacker, start: Start) -> None:

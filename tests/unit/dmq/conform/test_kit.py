@@ -24,6 +24,7 @@ from stagepost.dmq.conform.probing import Probe
 from stagepost.dmq.conform.report import ALL_HOLD, COULD_NOT_LOOK, DEVIATIONS, ConformReport
 from stagepost.dmq.conform.rules import MEMORY, RULES, SERVED
 from stagepost.dmq.conform.runner import Abilities, CaseResult, CaseState
+from stagepost.dmq.conform.serving import CLIENT_CASES
 from stagepost.dmq.message import DmqMessage
 
 ABLE = Abilities(ALL_TONGUES, has_local_seed=True, takes=True, tells=True, judges=True)
@@ -48,8 +49,10 @@ def report(*states: CaseState) -> ConformReport:
 
 
 def test_names_of_cases_are_unique_and_every_rule_is_tried() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
-    assert {case.rule for case in CASES} == RULES.keys() - {SERVED.name, MEMORY.name}
+    every = (*CASES, *CLIENT_CASES)
+    assert len({case.name for case in every}) == len(every)
+    assert {case.rule for case in every} == RULES.keys() - {SERVED.name, MEMORY.name}
+    assert all(case.rule.startswith("client.") for case in CLIENT_CASES)
 
 
 @pytest.mark.parametrize("state", CaseState)
