@@ -15,6 +15,7 @@ from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.node_flags import KafkaWay, request_from, with_kafka, with_node_flags
 from stagepost.cli.options.shared import RenamedOption, duration_option, with_options
+from stagepost.ground.files.expected import PORT_MAX, spelt_number
 from stagepost.ground.identifiers import LinkEncryption
 
 if TYPE_CHECKING:
@@ -113,8 +114,9 @@ def clock(data: Path, recover: bool, as_json: bool) -> None:
 def _port_given(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
     if value == "off":
         return None
-    if value.isascii() and value.isdecimal() and int(value) <= 65_535:
-        return int(value)
+    port = spelt_number(value, PORT_MAX)
+    if port is not None:
+        return port
     raise click.BadParameter(f"{value!r} is not a valid port; give 0 to 65535, or off", context, parameter)
 
 

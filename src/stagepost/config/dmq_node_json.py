@@ -9,7 +9,7 @@ from stagepost.config.settings import SETTINGS
 from stagepost.dmq.topology import DIFFUSION_MODES, INITIATOR_ONLY
 from stagepost.errors import FileFault
 from stagepost.ground.files.documents import DocumentPart, NotADocument, did_you_mean, read_object
-from stagepost.ground.files.expected import PORT_MAX, Expected, found, one_of, seconds, whole
+from stagepost.ground.files.expected import PORT_MAX, Expected, found, one_of, seconds, spelt_number, whole
 from stagepost.ground.identifiers import LOOPBACK_HOST
 
 DMQ_CONFIG_FILE_BYTES_MAX = 1_048_576
@@ -219,10 +219,9 @@ def _prometheus_address(backend: str) -> str | None:
     words = backend.split()[1:]
     if words and words[0] in _SUFFIXES:
         del words[0]
-    if not 1 <= len(words) <= 2 or not (words[-1].isascii() and words[-1].isdecimal()):
-        return None
+    port = spelt_number(words[-1], PORT_MAX) if 1 <= len(words) <= 2 else None
     host = words[0] if len(words) == 2 else LOOPBACK_HOST
-    return f"{host}:{int(words[-1])}" if int(words[-1]) <= PORT_MAX else None
+    return None if port is None else f"{host}:{port}"
 
 
 def _set(key: str, value: object, place: str, values: dict[str, object], places: dict[str, str]) -> None:

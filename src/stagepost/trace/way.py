@@ -19,6 +19,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import DecodeError, StagepostError
 from stagepost.ground.files.data_folder import MESSAGES_FILE
+from stagepost.ground.files.expected import spelt_number
 from stagepost.ground.files.running_nodes import find_node
 from stagepost.ground.identifiers import DELIVERY_EVENTS_TOPIC, DMQ_MESSAGES_TOPIC, DMQ_PULLS_TOPIC
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -32,6 +33,8 @@ from stagepost.trace.indexed_records import PROFILE
 from stagepost.trace.layer_topics import PullRecord
 
 STEPS_OF_LANE_MAX = 200
+RECEIVED_MS_MAX = 2**63 - 1
+"""Milliseconds since 1970, at most, in a header of a record."""
 """Steps, at most, of one lane that are shown; a message has a handful, and strangers may add any number."""
 PROGRAM, PEERS, OWN_NODE = "program", "peers", "DMQ node"
 
@@ -117,8 +120,8 @@ def span_records(span: RecordSpan) -> Iterator[Read]:
 
 
 def _arrival(record: Read, folder: Path, names: _NodeNames) -> _Arrival:
-    received = record.headers.get("received_ms", "")
-    received_ms = int(received) if received.isdecimal() else record.timestamp_ms
+    received_ms = spelt_number(record.headers.get("received_ms", ""), RECEIVED_MS_MAX)
+    received_ms = record.timestamp_ms if received_ms is None else received_ms
     message = DmqMessage.decode(record.value or b"", profile=PROFILE)
     source = names.of_address(record.headers.get("from", ""))
     return _Arrival(names.of_folder(folder), received_ms, source, message)

@@ -23,6 +23,7 @@ from stagepost.cli.options.shared import (
     with_options,
 )
 from stagepost.delivery.config import OUTBOX_DIR
+from stagepost.ground.files.expected import spelt_number
 
 if TYPE_CHECKING:
     from stagepost.config.effective import EffectiveConfig
@@ -38,6 +39,8 @@ ANY = "any"
 ALL = "all"
 ID_PREFIX_DIGITS_MIN = 8
 PLACE_DIGITS_MAX = 19
+REQUIRED_MAX = 64
+"""Peers that an acknowledged delivery can wait for."""
 """Digits of the highest sequence that an outbox can hold."""
 
 Required = int | str
@@ -75,8 +78,8 @@ def pools_given(
 def required_given(context: click.Context, parameter: click.Parameter, value: str | None) -> Required | None:
     if value is None or value in (ANY, ALL):
         return value
-    if value.isascii() and value.isdecimal() and 1 <= int(value) <= 64:
-        return int(value)
+    if number := spelt_number(value, REQUIRED_MAX):
+        return number
     raise click.BadParameter(
         f"{value!r} is not a valid number of peers; give any, all or 1 to 64", context, parameter
     )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stagepost.cli.options.shared import with_options
+from stagepost.ground.files.expected import PORT_MAX, spelt_number
 
 if TYPE_CHECKING:
     from stagepost.full_node.running import RunningFullNode
     from stagepost.web.access.settings import WebSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
-PORT_MAX = 65_535
 
 
 def with_http(command: F) -> F:
@@ -44,11 +44,12 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
         return None
     host, _, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port) > PORT_MAX:
+    number = spelt_number(port, PORT_MAX)
+    if not host or number is None:
         raise click.BadParameter(
             f"{value!r} is not a valid address; give it as 127.0.0.1:8140", context, parameter
         )
-    return host, int(port)
+    return host, number
 
 
 def http_settings(

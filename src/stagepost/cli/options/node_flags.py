@@ -13,6 +13,7 @@ import click
 
 from stagepost.cli.main import file_and_context
 from stagepost.cli.options.shared import with_options
+from stagepost.ground.files.expected import spelt_number
 
 if TYPE_CHECKING:
     from stagepost.config.effective import ConfigRequest
@@ -119,8 +120,9 @@ def _read(flag: SettingFlag, value: Any) -> object:
         return [name.strip() for name in value.split(",")]
     if flag.setting == "node.min_sig_delay_s":
         return _seconds(value)
-    if flag.setting == "node.metrics_port" and value.isdecimal():
-        return int(value)
+    if flag.setting == "node.metrics_port":
+        port = spelt_number(value, 2**32)
+        return value if port is None else port
     return value
 
 

@@ -91,6 +91,15 @@ def seconds(*, above_zero: bool = True) -> Expected[float]:
     return decimal(0, SECONDS_MAX, "seconds as a number", above_low=above_zero)
 
 
+def spelt_number(text: str, most: int) -> int | None:
+    """Return the number that `text` spells in plain digits; None for any other text, and for a number above `most`."""
+    digits = text.lstrip("0") or text[-1:]
+    if not (text.isascii() and text.isdecimal()) or len(digits) > len(str(most)):
+        return None
+    number = int(digits)
+    return number if number <= most else None
+
+
 def _read_boolean(value: object) -> bool:
     if not isinstance(value, bool):
         hint = "remove the quotes" if value in ("true", "false") else ""

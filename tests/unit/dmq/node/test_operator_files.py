@@ -246,7 +246,15 @@ def test_the_address_of_prometheus_is_read(backend: str, address: str) -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    ["PrometheusSimple", "PrometheusSimple suffix", "PrometheusSimple 65536", "PrometheusSimple a b c"],
+    [
+        "PrometheusSimple",
+        "PrometheusSimple suffix",
+        "PrometheusSimple 65536",
+        "PrometheusSimple a b c",
+        f"PrometheusSimple {'9' * 5_000}",
+        "PrometheusSimple ٣",
+    ],
+    ids=lambda backend: backend[:30],
 )
 def test_an_address_of_prometheus_that_is_none_is_a_fault(backend: str) -> None:
     (fault,) = traced({"backends": [backend]}).faults

@@ -17,6 +17,7 @@ from stagepost.ground.files.expected import (
     one_of,
     optional,
     seconds,
+    spelt_number,
     text,
     whole,
 )
@@ -103,3 +104,16 @@ def test_a_long_value_is_cut_where_it_is_shown() -> None:
     assert found(at_limit) == f'"{at_limit}"'
     assert found(at_limit + "a").endswith("…")
     assert found(10**5_000) == "a int"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("000", 0), ("65535", 65_535), ("0065535", 65_535), ("0" * 5_000 + "7", 7)],
+)
+def test_plain_digits_spell_a_number(text: str, number: int) -> None:
+    assert spelt_number(text, 65_535) == number
+
+
+@pytest.mark.parametrize("text", ["", "65536", "-1", "+1", " 1", "1_0", "1.0", "٣", "²", "0x10", "9" * 5_000])
+def test_anything_else_spells_no_number(text: str) -> None:
+    assert spelt_number(text, 65_535) is None
