@@ -9,7 +9,7 @@ links.send(key_id(public_key), message)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stagepost.errors import ErrorCode, RemoteProtocolError, TransportError
 from stagepost.ground.net.bearer import Bearer
@@ -18,7 +18,7 @@ from stagepost.remp.links.authentication import LinkTerms, network_session_id
 from stagepost.remp.links.dialler import LinkDialler
 from stagepost.remp.links.link import Link, LinkCounts, end_links, run_link
 from stagepost.remp.links.opening import OurEnd
-from stagepost.remp.links.overlay import FullNodeLinkEvents
+from stagepost.remp.links.overlay import FullNodeLinkEvents, OverlayEvents
 from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import Done, MessageFrame, Receipts
 from stagepost.remp.links.versions import LinkKind
@@ -93,6 +93,11 @@ class DiallingFullNodeLinks:
             self._dialler.want(public_key, address)
         self._wanted = set(validators)
 
+    def is_there(self, public_key: bytes) -> None:
+        """Dial a validator soon that was heard of in another way, if it is wanted and has no link."""
+        if not self._is_held:
+            self._dialler.is_there(public_key)
+
     @property
     def linked(self) -> list[bytes]:
         """Return the validators that this node has a link to now."""
@@ -150,3 +155,27 @@ class DiallingFullNodeLinks:
     def _tell_linked(self, validator: bytes) -> None:
         if self._events is not None:
             self._events.validator_linked(validator)
+
+
+class ChainLinkEvents:
+    """Events of the links for the chain, passed on to `inner`. A new one shows that its member is back: the full node dials a
+    validator for messages, too, and does not wait for as long as for a silent one. `key_of` returns the key of the member
+    with an index.
+    """
+
+    def __init__(
+        self, inner: OverlayEvents, links: DiallingFullNodeLinks, key_of: Callable[[int], bytes]
+    ) -> None:
+        self._inner = inner
+        self._links = links
+        self._key_of = key_of
+
+    def pushed(self, peer: int, frame: bytes) -> None:
+        self._inner.pushed(peer, frame)
+
+    def asked(self, peer: int, query: bytes, reply: Callable[[bytes], None]) -> None:
+        self._inner.asked(peer, query, reply)
+
+    def linked(self, peer: int) -> None:
+        self._inner.linked(peer)
+        self._links.is_there(self._key_of(peer))

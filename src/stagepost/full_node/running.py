@@ -39,7 +39,7 @@ from stagepost.full_node.full_node import FullNode, OnStatus
 from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.kafka import KafkaBridge, require_kafka
 from stagepost.full_node.known_sets import KnownSets, SessionLog
-from stagepost.full_node.links import DiallingFullNodeLinks
+from stagepost.full_node.links import ChainLinkEvents, DiallingFullNodeLinks
 from stagepost.full_node.local_server import LocalIntake, serving_programs
 from stagepost.full_node.network import FILE_MODE, MEMBERS_EVERY_S, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import LOG_NAME, NetworkMembers, log_sessions
@@ -182,7 +182,11 @@ class RunningFullNode:
         self.full_node.start(earlier_life(self._topic.reader(), now_ms, life_ms, full_nodes))
         configuration = self.follower.ledger.master.configuration
         self.proofs.start(self._proofs_topic.reader(), now_ms - 2 * configuration.remembered_ms)
-        self._overlay.start(self.follower.board)
+        members = self._network_file
+        events = ChainLinkEvents(
+            self.follower.board, self.links, lambda peer: members.network.members[peer].key
+        )
+        self._overlay.start(events)
         self.follower.start(self._overlay)
         self.links.start(self.full_node)
         self.links.set_validators(self._validators)

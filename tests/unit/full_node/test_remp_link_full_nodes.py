@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stagepost.errors import ErrorCode, HandshakeRefused, LocalProtocolError
-from stagepost.full_node.links import LEAVE_WITHIN_S, DiallingFullNodeLinks
+from stagepost.full_node.links import LEAVE_WITHIN_S, ChainLinkEvents, DiallingFullNodeLinks
 from stagepost.ground.net.back_off import PENALTY_FIRST_S
 from stagepost.ground.net.network import TcpAddress
 from stagepost.ground.statemachine.spec import Role
@@ -24,6 +24,7 @@ from tests.worlds.remp.remp_links import (
     MAGIC,
     PORT,
     FullNodeAndValidator,
+    Heard,
     Receipted,
     an_end,
     host_of,
@@ -218,3 +219,27 @@ def test_only_a_validator_sends_receipts() -> None:
         await world.stop()
 
     in_virtual_time(main())
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+def test_a_validator_that_is_back_for_the_chain_is_dialled_for_messages_at_once(is_heard_of: bool) -> None:
+    """A full node waits for up to a minute for a validator that was away; the chain's links come back within seconds."""
+
+    async def scenario(world: FullNodeAndValidator) -> None:
+        inner = Heard()
+        events = ChainLinkEvents(inner, world.full_node, key_of)
+        await world.validator.close()
+        await world.listener.close()
+        await until(lambda: not world.full_node.linked)
+        await asyncio.sleep(600.0)
+        await world.listener.start(world.address)
+        world.validator.start(world.at_validator)
+        if is_heard_of:
+            events.linked(1)
+            assert inner.links == [1]
+            await until(lambda: world.full_node.linked == [VALIDATOR], within_s=2.0)
+        else:
+            await asyncio.sleep(2.0)
+            assert not world.full_node.linked
+
+    linked(scenario)
