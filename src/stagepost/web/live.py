@@ -24,7 +24,7 @@ from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
 from stagepost.topics.topic import OffsetGone
 from stagepost.trace.folder_health import topic_readings
-from stagepost.trace.index import MessageIndex
+from stagepost.trace.index import MessageIndex, has_topics
 from stagepost.trace.kept_proofs import ProofTail
 from stagepost.trace.reading import status_record
 from stagepost.trace.session_records import SetsFolder
@@ -133,7 +133,7 @@ class Tail:
         poll_s: float = POLL_S,
         records_at_start: int = RECORDS_AT_START,
     ) -> None:
-        self.state: Nothing | Unreadable | None = Nothing("no receipts have been read yet")
+        self.state: Nothing | Unreadable | None = Nothing("receipts are still being read")
         self.is_caught_up = threading.Event()
         self._data = data
         self._book = book
@@ -192,8 +192,9 @@ class Tail:
         self._index_fed = now
         state: Unreadable | None = None
         try:
-            with MessageIndex(self._data) as index:
-                index.catch_up()
+            if has_topics(self._data):  # an empty folder is left empty
+                with MessageIndex(self._data) as index:
+                    index.catch_up()
         except StagepostError as error:
             state = Unreadable.of(error)
         except OSError as error:

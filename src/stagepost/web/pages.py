@@ -71,11 +71,11 @@ NAVIGATION = (
 
 
 def coded(text: str) -> Markup:
-    """Return a sentence for a page: what stands between backticks, as a command, is shown as code."""
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))
+    """Return a sentence for a page: commands between backticks, and options, are shown as code."""
+    return Markup(_COMMAND.sub(lambda found: f"<code>{found[1] or found[0]}</code>", str(escape(text))))
 
 
-_COMMAND = re.compile("`([^`]+)`")
+_COMMAND = re.compile(r"`([^`]+)`|(?<![\w-])--[a-z][a-z-]*")
 
 
 @lru_cache
