@@ -48,6 +48,7 @@ def prove(
     from stagepost.full_node.local_client import id_bytes
     from stagepost.ground.files.running_nodes import DATA_DIR
     from stagepost.ground.files.small_files import replace_file
+    from stagepost.trace.folder_health import require_topics
     from stagepost.trace.indexed_records import ID_DIGITS
     from stagepost.trace.kept_proofs import kept_proof_file
     from stagepost.trace.reading import external_id, not_found
@@ -56,6 +57,7 @@ def prove(
         raise click.UsageError("give either --data or --address", context)
     if address is None:
         folder = data or Path(DATA_DIR)
+        require_topics(folder)
         named = external_id(folder, message_id)
         if named is None and len(message_id) != ID_DIGITS:
             raise not_found(message_id, folder)

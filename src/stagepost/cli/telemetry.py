@@ -95,11 +95,13 @@ def telemetry(
             write(spans_of(trace))
             return DONE
         from stagepost.trace.finished import FinishedMessages
+        from stagepost.trace.folder_health import require_topics
 
+        if once:
+            require_topics(folder, outbox)
         finished = FinishedMessages(folder, GROUP, outbox=outbox, from_now=from_now)
         parts.callback(finished.close)
         if once:
-            _require_readable(folder, outbox)
             traces = finished.read(_now_ms(), is_last=True)
             write(_spans(traces))
             finished.commit()
@@ -112,23 +114,6 @@ def telemetry(
                 click.echo(f"wrote {len(traces)} messages, {finished.pending} are open", err=True)
             finished.commit()
             time.sleep(POLL_S)
-
-
-def _require_readable(data: Path, outbox: Path | None) -> None:
-    """Raise `StorageError` where records of messages are missing: no message is something else than none that is known."""
-    from stagepost.errors import StorageError
-    from stagepost.ground.telemetry.health import Unread
-    from stagepost.trace.folder_health import topic_readings
-    from stagepost.trace.index import has_topics
-
-    for reading in topic_readings(data).values():
-        if isinstance(reading, Unread):
-            raise StorageError(reading.text, advice=reading.advice)
-    if not has_topics(data, outbox):
-        raise StorageError(
-            f"{data} holds no topic of messages",
-            advice="give the data folder of a node or devnet with --data",
-        )
 
 
 def _configured(config_file: Path | None, config_context: str | None) -> str | None:

@@ -39,7 +39,7 @@ from stagepost.ground.telemetry.status_reading import decoded, fetch, node_statu
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE, ValidatorSets
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
-from stagepost.trace.index import INDEX_FILE, MessageIndex, topic_folders
+from stagepost.trace.index import INDEX_FILE, MessageIndex, has_topics, topic_folders
 from stagepost.trace.indexed_records import INDEXED_TOPICS
 from stagepost.trace.session_records import SetsFolder, load_sets
 
@@ -185,6 +185,22 @@ def topic_readings(data: Path) -> dict[str, str | Unread]:
         advice = "copy it beside the topics; `stagepost sets export` writes it"
         sets = Unread(f"there is no {SETS_FILE} in {data}: receipts cannot be checked", advice)
     return {"topic": topic, "sets": sets}
+
+
+def require_topics(data: Path, outbox: Path | None = None) -> None:
+    """Raise `StorageError` where records of messages are missing: that none is found there means nothing."""
+    if not data.is_dir():
+        raise StorageError(
+            f"there is no data folder {data}", advice="give the folder of a node or devnet with --data"
+        )
+    for reading in topic_readings(data).values():
+        if isinstance(reading, Unread):
+            raise StorageError(reading.text, advice=reading.advice)
+    if not has_topics(data, outbox):
+        raise StorageError(
+            f"{data} holds no topic of messages",
+            advice="give the data folder of a node or devnet with --data",
+        )
 
 
 def _topic_words(data: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from stagepost.chain.proofs.proof_form import EndKind
+from stagepost.cli import main as command
 from stagepost.cli.prove import prove
 from stagepost.errors import ErrorCode, StagepostError
 from tests.unit.chain.proofs.test_message_proofs import three_ends
@@ -89,3 +91,17 @@ def test_an_answer_that_is_not_the_proof_is_refused_and_not_written(kind: str, t
 
     assert refused.value.code is ErrorCode.PROOF_INVALID
     assert not (tmp_path / "proof.json").exists()
+
+
+@pytest.mark.parametrize("line", [["prove"], ["trace"], ["telemetry", "--once"]])
+def test_a_folder_without_records_is_not_a_message_without_an_end(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody could look up is not "not known yet", and the usual folder need not be named."""
+    monkeypatch.chdir(tmp_path)
+    name = [] if line[0] == "telemetry" else ["ab" * 32]
+    assert command.run([line[0], *name, *line[1:]]) == 3
+    assert "there is no data folder stagepost-data" in capsys.readouterr().err
+    (tmp_path / "stagepost-data").mkdir()
+    assert command.run([line[0], *name, *line[1:]]) != 0
+    assert re.search("holds no topic|there are no topics", capsys.readouterr().err)

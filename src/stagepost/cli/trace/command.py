@@ -41,7 +41,10 @@ def _name(context: click.Context, parameter: click.Parameter, value: str) -> str
 @click.command()
 @click.argument("prefix", metavar="ID", callback=_name)
 @click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder of a full node or devnet."
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder of a full node or devnet. [stagepost-data]",
 )
 @click.option(
     "--outbox",
@@ -105,10 +108,13 @@ def trace(
       stagepost trace 16923245 --dump statuses.jsonl --validator-sets sets.json
     """
     from stagepost.cli.trace.lanes import trace_lines
+    from stagepost.ground.files.running_nodes import DATA_DIR
     from stagepost.trace.reading import NotOneMessage, trace_object
 
-    if data is None and (dump is None or sets_path is None):
-        raise click.UsageError("give --data, or both --dump and --validator-sets", context)
+    if data is None and dump is None and sets_path is None:
+        data = Path(DATA_DIR)
+    elif data is None and (dump is None or sets_path is None):
+        raise click.UsageError("--dump and --validator-sets go together, or give --data", context)
     now_ms = int(time.time() * 1_000) if as_of_ms is None else as_of_ms
     try:
         if follow:
