@@ -503,7 +503,7 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
                 "test_a_second_driver_is_refused_and_told_who_holds_the_tables",
             ),
             """
-            from stagepost.pipeline.tables.driver_lock import DriverLock
+            from stagepost.pipeline.tables.own_files import DriverLock
             DriverLock.__init__ = lambda lock, folder: None
             DriverLock.release = lambda lock: None
             """,

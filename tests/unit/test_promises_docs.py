@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 from rigs.promise_mutants import MUTANTS, Mutant
@@ -89,6 +90,39 @@ def test_every_test_that_a_promise_or_a_mutant_names_is_there() -> None:
 def test_a_test_that_is_gone_is_noticed() -> None:
     gone = ["tests/unit/test_nothing.py", "tests/unit/test_promises_docs.py::test_of_nothing"]
     assert missing_tests([*gone, "tests/unit/test_promises_docs.py"]) == gone
+
+
+def not_plantable(code: str) -> list[str]:
+    """Return what a mutant's code imports or replaces, and the sources do not have."""
+    tree = ast.parse(dedent(code))
+    known: dict[str, object] = {}
+    missing = []
+    for line in tree.body:
+        if isinstance(line, ast.Import | ast.ImportFrom):
+            try:
+                exec(ast.unparse(line), known)
+            except ImportError as error:
+                missing.append(str(error))
+    for line in tree.body:
+        for target in line.targets if isinstance(line, ast.Assign) else ():
+            if isinstance(target, ast.Attribute):
+                try:
+                    eval(ast.unparse(target), dict(known))
+                except (AttributeError, NameError) as error:
+                    missing.append(str(error))
+    return missing
+
+
+def test_every_mutant_replaces_something_that_is_there() -> None:
+    mutants = [mutant for found in MUTANTS.values() for mutant in found if isinstance(mutant, Mutant)]
+
+    assert {mutant.name: gone for mutant in mutants if (gone := not_plantable(mutant.code))} == {}
+
+
+def test_a_mutant_of_something_that_is_gone_is_noticed() -> None:
+    assert not_plantable("from stagepost.nowhere import nothing") != []
+    assert not_plantable("from stagepost import errors\nerrors.gone = None") != []
+    assert not_plantable("from stagepost import errors\nerrors.StagepostError = None") == []
 
 
 def test_newest_line_of_a_full_run_is_taken_over_and_stays(tmp_path: Path) -> None:
