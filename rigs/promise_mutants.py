@@ -397,7 +397,7 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
                 "test_1500_costly_messages_of_one_submitter_leave_a_few_blocks_of_backlog",
             ),
             """
-            from stagepost.full_node.submitter_shares import SubmitterShares
+            from stagepost.full_node.staged_sending import SubmitterShares
             SubmitterShares.check = lambda shares, submitter: None
             """,
         ),

@@ -19,6 +19,7 @@ from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
+from stagepost.full_node.staged_sending import SendingOptions
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.wire.tl import constructor_bytes, key_id
@@ -27,7 +28,6 @@ from stagepost.remp.message import BODY_ID, ExternalMessage
 from stagepost.remp.queue.message_cache import MessageCache
 from stagepost.remp.queue.records import decode_payload
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan

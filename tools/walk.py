@@ -125,7 +125,7 @@ full_node.full_node         FullNode._send
 remp.message                RempMessage.signed_bytes
 ground.crypto.ed25519       sign
 remp.message                RempMessage.encode
-remp.queue.staged_sending   StagedSending.begin
+full_node.staged_sending   StagedSending.begin
 full_node.full_node         FullNode._perform
 full_node.links             DiallingFullNodeLinks.send
 remp.links.link             Link.say
@@ -212,7 +212,7 @@ full_node.full_node         FullNode.receipts_came
 remp.receipts.compact       CombinedReceipt.decode
 full_node.receipt_checks    ReceiptChecks.check ReceiptJudge.check ReceiptChecks._answered
 full_node.full_node         FullNode._receipt_checked
-remp.queue.staged_sending   StagedSending.receipt_came
+full_node.staged_sending   StagedSending.receipt_came
 full_node.full_node         FullNode._block_is_final FullNode._finalize
 full_node.message_record    MessageRecord.step
 full_node.full_node         FullNode._report_end

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from stagepost.remp.queue.staged_sending import PAUSE_MAX_S
+from stagepost.full_node.staged_sending import PAUSE_MAX_S
 from tests.worlds.remp.switch_pace import run_pace, share
 
 MESSAGES, VALIDATORS = 60, 9

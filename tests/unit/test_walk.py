@@ -31,7 +31,7 @@ def load_tool() -> ModuleType:
 
 TOOL = load_tool()
 
-WAY_ROOM_CHANGES_MAX = 68  # aim: 55
+WAY_ROOM_CHANGES_MAX = 66  # aim: 55
 SMALL_FILES_MAX = 50
 REPEATED_CLASSES_MAX = 25
 LONE_SUBCLASSES_MAX = 3

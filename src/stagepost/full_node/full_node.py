@@ -28,17 +28,7 @@ from stagepost.full_node.receipt_checks import (
     StatementIntake,
     is_statement,
 )
-from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
-from stagepost.full_node.submitter_shares import SubmitterShares
-from stagepost.ground.crypto import ed25519
-from stagepost.ground.loop.alarm import Alarm
-from stagepost.ground.loop.clock import Clock
-from stagepost.ground.signatures.verifier import SignatureVerifier
-from stagepost.ground.wire.tl import key_id
-from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied, ParsedMessage
-from stagepost.remp.links.overlay import FullNodeLinks
-from stagepost.remp.message import ExternalMessage, RempMessage
-from stagepost.remp.queue.staged_sending import (
+from stagepost.full_node.staged_sending import (
     CATCHAINS_KEPT,
     LOOK_AHEAD_S,
     Forget,
@@ -47,7 +37,17 @@ from stagepost.remp.queue.staged_sending import (
     SendingOptions,
     SendTo,
     StagedSending,
+    SubmitterShares,
 )
+from stagepost.full_node.status_topic import FINALIZED, SENT, EarlierIds, StatusTopic
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.loop.alarm import Alarm
+from stagepost.ground.loop.clock import Clock
+from stagepost.ground.signatures.verifier import SignatureVerifier
+from stagepost.ground.wire.tl import key_id
+from stagepost.remp.ledger import FinalBlock, Ledger, LedgerEvent, LedgerSession, MasterApplied, ParsedMessage
+from stagepost.remp.links.overlay import FullNodeLinks
+from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt

@@ -16,6 +16,7 @@ import msgspec
 
 from stagepost.catchain.budgets import Rates
 from stagepost.chain.node.own_memory import OwnMemory
+from stagepost.full_node.staged_sending import LOOK_AHEAD_S
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.ledger import (
@@ -34,7 +35,6 @@ from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Report, UnusedMessage
 from stagepost.remp.queue.message_cache import Standing
 from stagepost.remp.queue.message_states import FINAL, place_of
-from stagepost.remp.queue.staged_sending import LOOK_AHEAD_S
 from stagepost.remp.queue.state import SKEW_MS
 from stagepost.remp.receipts.message_status import Accepted
 from stagepost.remp.receipts.status import Level

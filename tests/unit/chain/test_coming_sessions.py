@@ -13,9 +13,9 @@ from stagepost.chain.contracts import ContractKind
 from stagepost.chain.known_sessions import BLOCK_WITHIN_MS, COMING_MAX
 from stagepost.chain.master_state import PlanKind, subset
 from stagepost.chain.rotation import Plan
+from stagepost.full_node.staged_sending import LOOK_AHEAD_S
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.queue.session_switch import Shard
-from stagepost.remp.queue.staged_sending import LOOK_AHEAD_S
 from stagepost.remp.shard import WHOLE_SHARD
 from tests.worlds.chain.chain_world import (
     LIFETIME_MS,

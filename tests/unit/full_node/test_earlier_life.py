@@ -12,9 +12,9 @@ from rigs.memory_topic import MemoryTopic
 from stagepost.full_node import earlier_life as module
 from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.message_record import MessageRecord, RecordState
+from stagepost.full_node.staged_sending import MESSAGES_MAX
 from stagepost.full_node.status_topic import EarlierIds
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.staged_sending import MESSAGES_MAX
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level

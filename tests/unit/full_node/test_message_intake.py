@@ -21,11 +21,11 @@ from stagepost.full_node.from_topic import COMMIT_EVERY_S, GROUP, MESSAGES_TOPIC
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.message_record import RecordState
+from stagepost.full_node.staged_sending import SendingOptions
 from stagepost.full_node.status_topic import RETRY_S, EarlierIds, StatusTopic
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.remp.message import RempMessage
-from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.message_status import New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC

@@ -11,7 +11,7 @@ from rigs.chain_messages import SIMULATED_EXPIRY_S, address
 from stagepost.chain.contracts import ContractKind
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.full_node.submitter_shares import BLOCKS_MAX, SubmitterShares
+from stagepost.full_node.staged_sending import BLOCKS_MAX, SubmitterShares
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level

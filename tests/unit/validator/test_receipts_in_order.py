@@ -7,8 +7,8 @@ from collections.abc import Callable
 from random import Random
 
 from rigs.remp_overlay_world import OverlayWorld, message_bytes, parse
+from stagepost.full_node.staged_sending import CATCHAINS_KEPT, StagedSending
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.staged_sending import CATCHAINS_KEPT, StagedSending
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.shard import BlockId
 

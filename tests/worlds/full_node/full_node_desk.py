@@ -21,6 +21,7 @@ from stagepost.full_node.intake_desk import IntakeDesk
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.local_server import LocalIntake, serving_programs
 from stagepost.full_node.proof_keeping import ProofKeeper
+from stagepost.full_node.staged_sending import SendingOptions
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.files.running_nodes import FullNodeFacts
@@ -28,7 +29,6 @@ from stagepost.ground.files.small_files import Files
 from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.net.network import SocketNetwork
-from stagepost.remp.queue.staged_sending import SendingOptions
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.log.file_topic import create_topic

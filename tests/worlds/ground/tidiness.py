@@ -121,6 +121,7 @@ RULES_IN_SHELLS = {
     "stagepost.ground.net.handshake",
     "stagepost.ground.net.keep_alive_protocol",
     "stagepost.ground.net.version_data",
+    "stagepost.full_node.staged_sending",
     "stagepost.ground.telemetry.health",
     "stagepost.ground.telemetry.status",
     "stagepost.remp.links.authentication",

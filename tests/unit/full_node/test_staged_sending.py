@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from stagepost.errors import ErrorCode, StagepostError
-from stagepost.remp.queue.staged_sending import (
+from stagepost.full_node.staged_sending import (
     CATCHAINS_KEPT,
     CATCHAINS_KEPT_NEAR_SWITCH,
     DIES_AFTER_FINAL_S,
