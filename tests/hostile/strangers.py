@@ -44,6 +44,7 @@ RETRIES_MAX = 5
 MEMORY_BYTES_MAX = 64 * MEGABYTE
 """Growth under siege: 64 places before the proof hold a segment or a head each, and the rest is noise."""
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+STREAM = b"GET /api/v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SLOW_BODY = (
     b"POST /api/v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/octet-stream\r\n"
     b"Content-Length: 60000\r\n\r\nx"
@@ -249,15 +250,15 @@ def silent_readers(count: int) -> tuple[Figure, list[str]]:
 # HTTP
 
 
-def half_requests_to_dashboard(count: int) -> tuple[Figure, list[str]]:
-    """Unfinished heads."""
+def half_requests_to_dashboard(count: int, opening: bytes = HALF_HEAD) -> tuple[Figure, list[str]]:
+    """Unfinished heads, or whole requests for streams, which do not end."""
     with tempfile.TemporaryDirectory() as name:
         command = [*COMMAND, "serve", "--data", name, "--port", "0"]
         with _process(command, stdout=False, environment=ENVIRONMENT) as server:
             assert server.stderr is not None
             found = re.search(r"http://127\.0\.0\.1:(\d+)", server.stderr.readline())
             assert found is not None
-            return _besieged_http("dashboard", server.pid, int(found[1]), "/healthz", count)
+            return _besieged_http("dashboard", server.pid, int(found[1]), "/healthz", count, opening)
 
 
 def half_requests_to_intake(

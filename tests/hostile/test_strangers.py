@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hostile.strangers import (
+    STREAM,
     half_requests_to_dashboard,
     half_requests_to_metrics,
     idle_peers,
@@ -13,6 +14,7 @@ from tests.hostile.strangers import (
 )
 
 pytestmark = pytest.mark.xdist_group("storms")
+MORE_THAN_REQUESTS = 300
 STRANGERS = 150
 """More than all places before the proof of any listener."""
 
@@ -39,6 +41,13 @@ def test_silent_connections_keep_no_reader_of_topics_out() -> None:
 def test_unfinished_heads_keep_nobody_from_the_dashboard() -> None:
     pytest.importorskip("fastapi", reason="the extra web is not installed")
     figure, faults = half_requests_to_dashboard(STRANGERS)
+
+    assert not faults, f"{faults}\n{figure}"
+
+
+def test_streams_of_strangers_keep_nobody_from_the_dashboard() -> None:
+    pytest.importorskip("fastapi", reason="the extra web is not installed")
+    figure, faults = half_requests_to_dashboard(MORE_THAN_REQUESTS, STREAM)
 
     assert not faults, f"{faults}\n{figure}"
 

@@ -13,6 +13,7 @@ from tests.hostile.devnet_process import devnet_process
 from tests.hostile.storms import Figure
 from tests.hostile.strangers import (
     SLOW_BODY,
+    STREAM,
     half_requests_to_dashboard,
     half_requests_to_intake,
     half_requests_to_metrics,
@@ -37,6 +38,7 @@ SIEGES: tuple[tuple[str, Callable[[int], tuple[Figure, list[str]]]], ...] = (
     ),
     ("connections to served topics that send nothing", silent_readers),
     ("unfinished heads at the dashboard", half_requests_to_dashboard),
+    ("streams of the dashboard", partial(half_requests_to_dashboard, opening=STREAM)),
     ("unfinished heads at the metrics of a node", half_requests_to_metrics),
 )
 

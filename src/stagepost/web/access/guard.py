@@ -4,6 +4,7 @@ every answer. Plain ASGI, so that streams pass through without being collected."
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import LOOPBACK_HOST
+from stagepost.ground.net.admission import USEFUL_WORTH
 from stagepost.web.access.problems import problem_response
 from stagepost.web.access.security import COOKIE, HEADERS, LoginLimit, Sessions, is_token
 from stagepost.web.access.settings import WebSettings, is_loopback
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_WITHIN_S = 15.0
+ANSWER_WITHIN_S = 15.0
+"""Seconds for which a stranger's request keeps its place before others. Streams and files may take longer, as long as there are
+places."""
 OPEN_PATHS = frozenset({"/login", "/healthz"})
 OPEN_FOLDER = "/static/"
 LOOPBACK_NAMES = frozenset({LOOPBACK_HOST, "localhost", "[::1]", "::1"})
@@ -96,7 +101,11 @@ class Guard:
             return  # a server that counts no connections, as in tests
         session = scope["stagepost.session"]
         is_known = bool(scope.get(BY_TOKEN)) or self._sessions.may_act(session)
-        refusal = place.prove(is_known=is_known, worth=lambda: 1.0)
+        begun = time.monotonic()
+        refusal = place.prove(
+            is_known=is_known,
+            worth=lambda: USEFUL_WORTH / 2 if time.monotonic() - begun < ANSWER_WITHIN_S else 0.0,
+        )
         if refusal is not None:
             raise RefusedRequest(
                 HTTPStatus.SERVICE_UNAVAILABLE,
