@@ -8,11 +8,13 @@ import asyncio
 import json
 import time
 from bisect import bisect
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
-from stagepost.chain.contracts import sum_in, sum_of_primes
+from stagepost.chain.contracts import primes_body, sum_in, sum_of_primes
+from stagepost.chain.messages import MessageDraft
 from stagepost.chain.node.reading import read_ledger
 from stagepost.chain.proofs.proof_form import EndKind
 from stagepost.chain.proofs.proof_rules import ProofRefused, ProofVerifier
@@ -29,11 +31,15 @@ from tests.worlds.chain.proved_chain import second
 AGAIN_S = 0.2
 ASKED_AT_ONCE = 8
 """Proofs that are asked for at once; the full node reads a proof from its topic, and two at once."""
-LOOKS_BEFORE_AGAIN = 25
+LOOK_AGAIN_S = 2.0
+ROUNDS_BEFORE_AGAIN = 6
+"""Rounds over all messages without a proof from one in which they are submitted again to the next."""
+LIFE_S = 1_500
+"""Seconds until a message expires: more than a story lasts on a busy machine, and less than the chain allows."""
 SUBMIT_TIMEOUT_S = 20.0
 PROVED_WITHIN_S = 180.0
-"""Seconds, at most, from the last message to the first proof, and from one proof to another: a message lives for 240 s. How many
-proofs a busy machine makes in a second is no matter of promises.
+"""Seconds, at most, from the last message to the first proof, and from one proof to another. How many proofs a busy machine
+makes in a second is no matter of promises.
 """
 NEAR_MS = 2_000
 WITH_SECOND_VERIFIER = 50
@@ -75,7 +81,8 @@ class MessageStream:
                 await asyncio.sleep(ahead_s)
             message = SumMessage(account_of(self._run, number % ACCOUNTS), 2 + number // ACCOUNTS)
             # A message that the full node may have taken before it died is submitted again with the same bytes.
-            content = message.data(int(time.time() * 1_000))
+            draft = MessageDraft(message.account, primes_body(message.up_to), LIFE_S)
+            content = draft.stamped(int(time.time() * 1_000)).encode()
             while True:
                 try:
                     client = client or ExternalMessages(find_full_node(self._data))
@@ -116,27 +123,34 @@ class MessageStream:
         """Return the proof of each message, as far as they come in time."""
         client = ExternalMessages(find_full_node(self._data))
         found: dict[bytes, bytes] = {}
-        left = iter(self.sent)
+        left = list(self.sent)
 
-        async def ask() -> None:
-            for message_id in left:
-                looks = 0
-                while (proof := await self._asked_proof(client, message_id)) is None:
-                    looks += 1
-                    if looks % LOOKS_BEFORE_AGAIN == 0:
-                        # Validators close a message after two catchains of the masterchain, which may follow one another
-                        # closely when the set changes. The same bytes have the same id, so they count once.
-                        with suppress(RefusedByFullNode):
-                            await client.submit(self._contents[message_id], SUBMIT_TIMEOUT_S)
-                            self.again += 1
-                    await asyncio.sleep(AGAIN_S)
-                found[message_id] = proof
-                limit.reschedule(asyncio.get_running_loop().time() + PROVED_WITHIN_S)
+        async def ask(waiting: Iterator[bytes], limit: asyncio.Timeout, *, is_again: bool) -> None:
+            for message_id in waiting:
+                proof = await self._asked_proof(client, message_id)
+                if proof is not None:
+                    found[message_id] = proof
+                    limit.reschedule(asyncio.get_running_loop().time() + PROVED_WITHIN_S)
+                elif is_again:
+                    # Validators close a message after two catchains of the masterchain, which may follow one another
+                    # closely when the set changes. The same bytes have the same id, so they count once.
+                    with suppress(RefusedByFullNode, ProtocolTimeout):
+                        await client.submit(self._contents[message_id], SUBMIT_TIMEOUT_S)
+                        self.again += 1
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(PROVED_WITHIN_S) as limit, asyncio.TaskGroup() as asking:
-                for _ in range(ASKED_AT_ONCE):
-                    asking.create_task(ask())
+            async with asyncio.timeout(PROVED_WITHIN_S) as limit:
+                rounds = 0
+                while left:
+                    waiting = iter(left)
+                    async with asyncio.TaskGroup() as asking:
+                        for _ in range(ASKED_AT_ONCE):
+                            asking.create_task(
+                                ask(waiting, limit, is_again=rounds % ROUNDS_BEFORE_AGAIN == 1)
+                            )
+                    left = [one for one in left if one not in found]
+                    rounds += 1
+                    await asyncio.sleep(LOOK_AGAIN_S)
         await client.close()
         return found
 
