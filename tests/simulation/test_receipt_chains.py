@@ -17,7 +17,6 @@ from stagepost.remp.queue.records import LinkAnswer, decode_payload
 from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
-from stagepost.validator.session_runner import SessionRunner
 from stagepost.validator.session_store import SessionsDisk, SessionStore
 from stagepost.validator.sessions import Validator
 from tests.simulation.test_remp_crashes import SUMS, crash_and_return, in_world, lane, undecided
@@ -42,6 +41,12 @@ AS_A_SESSION_BEGINS = 5_003
 """Seed of a run in which a validator crashes just after its first block of a session, and its chain comes back without
 the session.
 """
+
+
+@pytest.mark.parametrize("seed", [5_008, 5_009])
+def test_receipts_that_waited_for_a_quorum_leave_in_their_order(seed: int) -> None:
+    """They once waited in each session by itself: what one session said last was sent after the end that another said."""
+    assert run_primes(seed, session_plan(seed)).crashes == 2
 
 
 def test_a_validator_that_crashes_as_a_session_begins_goes_on_from_its_own_blocks() -> None:
@@ -165,9 +170,9 @@ def test_a_validator_with_an_older_disk_signs_nothing_that_contradicts_what_it_l
 DEFECTS: dict[str, tuple[type, str, Any]] = {
     "it signs although others know more of it": (Validator, "mute", lambda self: None),
     "it signs before a quorum has answered": (
-        SessionRunner,
+        Validator,
         "_tell",
-        lambda self, tellings: self._tell_now(tellings),
+        lambda self, session_id, tellings: self.receipts.tell(session_id, tellings),
     ),
 }
 

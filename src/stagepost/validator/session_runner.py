@@ -87,7 +87,8 @@ class SessionRunner:
     """`tell` gets receipts to be dated, signed and sent; `on_event` gets events for people and watchers.
     `untold`: receipts of messages that are not on disk yet; all sessions of a validator share it, for a
     message goes from one session to the next. `vouches` checks the full node's signature in a header. `newest` hands over the
-    newest link of our receipts of a message in a session, as soon as the link is on disk.
+    newest link of our receipts of a message in a session, as soon as the link is on disk. `on_quorum` is called when
+    `awaits_quorum` ends by answers.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class SessionRunner:
         resuming: EarlierReceipts | None = None,
         vouches: Vouches | None = None,
         newest: NewestLink = lambda session_id, message_id, then: then(empty_chain(session_id, message_id)),
+        on_quorum: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
         self.counters = SessionCounters()
@@ -121,15 +123,17 @@ class SessionRunner:
         self._clock = clock
         self._random = random
         self._parse = parse
-        self._tell_now = tell
-        self._held_tellings: list[Sequence[Telling]] | None = None
-        """Receipts to be, until a quorum has shown what this validator said here before; None when they leave at once."""
+        self._tell = tell
+        member = self.options.member
+        self.awaits_quorum = member.start_wait_s > 0 and member.answers is StartAnswers.QUORUM
+        """True until a quorum has shown what this validator said here before, or the session is over."""
         self._on_event = on_event
         self._early = EarlyBodies()
         self._held_back = PostponedMessages(self._release)
         self._writing = SessionWriting(store, plan.session_id)
         self._untold = {} if untold is None else untold
         self._newest = newest
+        self._on_quorum = on_quorum
         self._resuming = resuming or EarlierReceipts({}, lambda spoken: None)
         self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
@@ -170,8 +174,6 @@ class SessionRunner:
             unix_ms=lambda: int(self._clock.unix_s() * 1_000),
             pressure=pacer().pressure,
         )
-        if options.start_wait_s > 0 and options.answers is StartAnswers.QUORUM:
-            self._held_tellings = []
         self._quorum = QuorumWatch(self._member, self._clock.mono_s(), current=self.plan.current)
         self._perform(self._member.restore(content.frames, self._clock.mono_s()))
         for row in content.bodies:
@@ -442,21 +444,6 @@ class SessionRunner:
         else:
             self._do(tells)
 
-    def _tell(self, tellings: Sequence[Telling]) -> None:
-        """Hand over receipts to be signed. After a restart they wait for the answers of a quorum: these show whether our
-        disk is an older one, which lacks receipts that we signed, and then none is signed.
-        """
-        if self._held_tellings is None:
-            self._tell_now(tellings)
-        else:
-            self._held_tellings.append(tellings)
-
-    def _release_tellings(self) -> None:
-        if self._held_tellings is not None and self._member.is_started:
-            held, self._held_tellings = self._held_tellings, None
-            for tellings in held:
-                self._tell_now(tellings)
-
     def perform(self, effects: Sequence[QueueEffect]) -> None:
         """Perform the effects of a call to the queue by the collator, the chain or the switch."""
         self._do(effects)
@@ -525,7 +512,9 @@ class SessionRunner:
     def _wake(self) -> None:
         now = self._clock.mono_s()
         self._perform(self._member.tick(now))
-        self._release_tellings()
+        if self.awaits_quorum and self._member.is_started:
+            self.awaits_quorum = False
+            self._on_quorum()
         self._do(self.queue.tick(self._clock.unix_s()))
         if now >= self._quorum_at:
             self._quorum_at = now + QUORUM_EVERY_S

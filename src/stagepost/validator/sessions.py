@@ -40,6 +40,11 @@ the second.
 """
 
 HAND_ON_EVERY_S = 1.0
+HOLD_MAX_S = 30.0
+"""Seconds after a start for which receipts wait, at most, for the answers of quorums: a session whose members are gone
+must not keep the receipts of others back.
+"""
+
 LIVES_MUTED = 2
 """Lives of a message, after which nobody asks for receipts of one that came before."""
 
@@ -103,7 +108,7 @@ class Validator:
         self._parse = parse
         self._options = options or SessionOptions()
         self.owed = OwedReceipts(
-            self.cache, self.statements, self.receipts.tell, self._options.queue.message_timeout_s
+            self.cache, self.statements, self._tell, self._options.queue.message_timeout_s
         )
         self._full_node_keys = full_node_keys
         self._on_event = on_event
@@ -120,6 +125,10 @@ class Validator:
         self._care_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._early = EarlyMessages(FULL_NODES_MAX)
+        self._held_tellings: list[tuple[bytes, Sequence[Telling]]] = []
+        """Receipts to be, by session and in order, which wait for the answers of quorums after a restart."""
+        self._holds_until = clock.mono_s() + HOLD_MAX_S
+        self._hold_timer: asyncio.TimerHandle | None = None
         self.serves_soon: Callable[[ExternalMessage], bool] = lambda message: False
         """Function that returns whether a session of this validator for the message's account begins soon."""
 
@@ -160,13 +169,14 @@ class Validator:
             self._clock,
             Random(self._random.getrandbits(64)),
             self._parse,
-            partial(self.receipts.tell, plan.session_id),
+            partial(self._tell, plan.session_id),
             self._options_for(plan, is_fresh),
             on_event,
             self._untold,
             EarlierReceipts(self.statements.earlier, self.receipts.repeat),
             None if full_nodes is None else lambda header: names_its_sender(header, full_nodes),
             self.statements.newest,
+            self._release_tellings,
         )
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
@@ -176,6 +186,24 @@ class Validator:
         if plan.index in plan.current:
             self._offer_early(runner)
         return runner
+
+    def _tell(self, session_id: bytes, tellings: Sequence[Telling]) -> None:
+        """Sign receipts, or let them wait in order. After a restart they wait until each session has heard a quorum: that
+        shows whether our disk is an older one, which lacks receipts that we signed, and then none is signed.
+        """
+        self._held_tellings.append((session_id, tellings))
+        self._release_tellings()
+        if self._held_tellings and self._hold_timer is None:
+            loop, left_s = asyncio.get_running_loop(), self._holds_until - self._clock.mono_s()
+            self._hold_timer = loop.call_later(left_s, self._release_tellings)
+
+    def _release_tellings(self) -> None:
+        """Sign the receipts that waited, unless a session still awaits a quorum."""
+        is_late = self._clock.mono_s() >= self._holds_until
+        if is_late or not any(runner.awaits_quorum for runner, _ in self._sessions.values()):
+            held, self._held_tellings = self._held_tellings, []
+            for session_id, tellings in held:
+                self.receipts.tell(session_id, tellings)
 
     def _options_for(self, plan: SessionPlan, is_fresh: bool) -> SessionOptions:
         options = self._options
@@ -212,6 +240,8 @@ class Validator:
         that come late. This validator leaves the session a while after.
         """
         old, _ = self._sessions[session_id]
+        old.awaits_quorum = False
+        self._release_tellings()
         old.release_all()
         old.perform(old.queue.session_ended(self._clock.unix_s()))
         runners: list[SessionRunner] = []
@@ -273,6 +303,7 @@ class Validator:
         if self._ended.pop(session_id, None) is None:
             self._current.remove(session_id)
         runner.stop()
+        self._release_tellings()
         self.statements.chains.session_ended(session_id)
         closing = asyncio.get_running_loop().create_task(overlay.close())
         self._closing.add(closing)
@@ -316,6 +347,8 @@ class Validator:
         """Send nothing any more."""
         if self._care_timer is not None:
             self._care_timer.cancel()
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
         for runner, _ in self._sessions.values():
             runner.stop()
         self.receipts.stop()
