@@ -18,11 +18,11 @@ Chains = dict[tuple[bytes, bytes, bytes], list[LinkedReceipt]]
 """By validator, session and message."""
 
 
-def chains_on_topics(world: PrimesWorld) -> tuple[Chains, list[str]]:
-    """Return the chains of all validators, and receipts that no statement binds."""
+def chains_on_topics(world: PrimesWorld) -> tuple[Chains, list[tuple[bytes, str]]]:
+    """Return the chains of all validators; and by validator, the receipts that no statement binds."""
     keys = {house.key_id: ed25519.public_key(house.seed) for house in world.validators}
     chains: Chains = defaultdict(list)
-    unbound: list[str] = []
+    unbound: list[tuple[bytes, str]] = []
     for house in world.full_nodes:
         for record in house.records():
             receipt = Receipt.from_json(record.value or b"")
@@ -30,14 +30,14 @@ def chains_on_topics(world: PrimesWorld) -> tuple[Chains, list[str]]:
                 continue
             header = record.headers.get(LINK_HEADER)
             if header is None:
-                unbound.append(f"{receipt.kind.name} of {receipt.source_id.hex()[:8]} has no link")
+                unbound.append((receipt.source_id, f"{receipt.kind.name} has no link"))
                 continue
             linked = LinkedReceipt(receipt, read_link_header(header))
             reason = why_unbound(linked, keys[receipt.source_id])
             if reason is None:
                 chains[receipt.source_id, *linked.link.chain].append(linked)
             else:
-                unbound.append(f"{receipt.kind.name} of {receipt.source_id.hex()[:8]}: {reason}")
+                unbound.append((receipt.source_id, f"{receipt.kind.name}: {reason}"))
     return chains, unbound
 
 
@@ -63,4 +63,5 @@ def proved_by_chains(world: PrimesWorld) -> dict[bytes, str]:
 def faults_of_chains(world: PrimesWorld, honest: Collection[bytes]) -> list[str]:
     """Return what is wrong with the chains of honest validators: nothing may be."""
     _, unbound = chains_on_topics(world)
-    return [*unbound, *(text for source, text in proved_by_chains(world).items() if source in honest)]
+    faults = [*unbound, *proved_by_chains(world).items()]
+    return [f"{source.hex()[:8]}: {text}" for source, text in faults if source in honest]
