@@ -39,8 +39,8 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Date of a payload, and how many headers, ids in digests and bytes of payloads its author has written in this
-    session, this payload included. It is the first record of a payload, and stands nowhere else.
+    """Date of a payload, and how many headers, ids in digests and bytes its author has written in this session, this
+    payload included; each block counts some bytes more than its payload has. It is the first record of a payload, and stands nowhere else.
     """
 
     date_ms: int = 0

@@ -12,7 +12,17 @@ from stagepost.catchain import budgets as budgets_module
 from stagepost.catchain.budgets import AuthorAccount, Budget, PayloadContent, Rates, Totals
 from stagepost.catchain.effects import BlameReport
 from stagepost.remp.queue.hearing import HELD_BACK
-from stagepost.remp.queue.records import Header, Record, RejectRecord, content_of, decode_payload
+from stagepost.remp.queue.records import (
+    BLOCK_BYTES,
+    Header,
+    Record,
+    RejectRecord,
+    amounts_in,
+    content_of,
+    decode_payload,
+    encode_payload,
+    payload_bytes,
+)
 from stagepost.remp.queue.state import RESERVE_BYTES, PendingRecords, RecordLimits
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.status import Level
@@ -156,6 +166,21 @@ def test_blocks_with_a_date_alone_go_when_nothing_else_may() -> None:
     assert len(decode_payload(payload)) == 1
     full = AuthorAccount(Totals(START_MS, 1, 0, 1), (0, 0, 1_000 * SMALL.bytes_burst))
     assert pending.next_payload(3, START_MS, full, is_due=True) is None, "not even a date fits"
+
+
+def test_blocks_that_hold_a_date_alone_are_bounded_too() -> None:
+    """Each costs every other member two checks of signatures, so it counts `BLOCK_BYTES` beside its 100 bytes."""
+    budget, account, count = Budget(START_MS, Rates()), AuthorAccount(), 0
+    while True:
+        totals = account.totals.plus(amounts_in([], payload_bytes([Totals()])), START_MS)
+        content = content_of(encode_payload([totals], count))
+        fault = budget.fault_in(account, content)
+        if fault is not None:
+            break
+        account, count = budget.after(account, totals), count + 1
+    assert "bytes beyond" in fault
+    assert count == 1 + Rates().bytes_burst // (BLOCK_BYTES + payload_bytes([Totals()]))
+    assert count < 4_000
 
 
 def test_other_records_pass_headers_that_wait() -> None:

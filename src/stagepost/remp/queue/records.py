@@ -40,6 +40,11 @@ PAYLOADS_KEPT = 16
 """Decoded payloads cached: the graph judges what a payload holds just before the queue reads it."""
 
 RECORD_BYTES_MAX = 8 * 1024
+BLOCK_BYTES = 2_048
+"""Bytes that each block counts beside its payload: every member checks its signatures and keeps its place in the graph,
+however little it holds.
+"""
+
 DIGEST_IDS_MAX = 100
 ERROR_TEXT_BYTES_MAX = 1_024
 
@@ -160,14 +165,14 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 def amounts_in(records: Sequence[Record], size: int) -> tuple[int, int, int]:
-    """Return the headers, digest ids and bytes of a payload of `size` bytes with these records. A challenge counts as a
-    header: both make all others work.
+    """Return the headers, digest ids and bytes that a block with a payload of `size` bytes and these records counts. A
+    challenge counts as a header: both make all others work.
     """
     digests = [one for one in records if isinstance(one, Digest)]
     return (
         sum(isinstance(one, Header | LinkChallenge) for one in records),
         sum(len(one.rejected) + len(one.accepted) for one in digests),
-        size,
+        size + BLOCK_BYTES,
     )
 
 

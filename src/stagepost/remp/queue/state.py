@@ -18,6 +18,7 @@ from stagepost.remp.queue.effects import BroadcastBody, Introduce, QueueEffect, 
 from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
 from stagepost.remp.queue.message_states import BELOW_SHARD, COLLATABLE, TAKEN, Event, after, place_of
 from stagepost.remp.queue.records import (
+    BLOCK_BYTES,
     PAYLOAD_BYTES_MAX,
     RECORDS_MAX,
     Header,
@@ -84,6 +85,7 @@ class PendingRecords:
         answers = list(self._answers)[:ANSWERS_PER_BLOCK]
         first: list[Record] = [account.totals, *(self._answers[subject] for subject in answers)]
         size = payload_bytes(first)
+        bytes_left -= BLOCK_BYTES
         if size > bytes_left:
             self.is_held_back = bool(self)
             return None
@@ -93,7 +95,7 @@ class PendingRecords:
             if isinstance(record, Header | LinkChallenge) and not headers_left:
                 self.is_held_back = True
                 continue
-            headers, digests, added = amounts_in([record], record_bytes(record))
+            (headers, digests, _), added = amounts_in([record], 0), record_bytes(record)
             if digests > digests_left or size + added > bytes_left - RESERVE_BYTES:
                 self.is_held_back = True
                 break
@@ -121,7 +123,7 @@ def _key(record: Record) -> object:
 
 
 MESSAGE_TIMEOUT_S = 240.0
-RESERVE_BYTES = 4_096
+RESERVE_BYTES = 16_384
 """Bytes of our budget that records leave over for blocks that hold a date alone."""
 
 SKEW_MS = 5_000

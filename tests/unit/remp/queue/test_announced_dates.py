@@ -21,6 +21,7 @@ from stagepost.ground.crypto import ed25519
 from stagepost.remp.queue.records import (
     Header,
     Totals,
+    amounts_in,
     date_in,
     date_rules,
     decode_payload,
@@ -258,7 +259,7 @@ class Clocked:
         return self._payload(account, self._dates.pop(0)) if self._dates else None
 
     def _payload(self, account: AuthorAccount, date_ms: int, number: int = 0) -> bytes:
-        totals = account.totals.plus((0, 0, payload_bytes([Totals()])), date_ms)
+        totals = account.totals.plus(amounts_in([], payload_bytes([Totals()])), date_ms)
         return encode_payload([totals], number)
 
     def block_of(self, date_ms: int, now: float) -> bytes:

@@ -17,6 +17,7 @@ from stagepost.ground.wire.tl import constructor_id
 from stagepost.remp.message import MESSAGE_BYTES_MAX, MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue import records as records_module
 from stagepost.remp.queue.records import (
+    BLOCK_BYTES,
     COMMIT_ID,
     DIGEST_IDS_MAX,
     ERROR_TEXT_BYTES_MAX,
@@ -185,8 +186,10 @@ def test_each_payload_begins_with_its_date_and_what_its_author_wrote_so_far() ->
     second = waiting.next_payload(2, 1_000, AuthorAccount(content.totals))
     assert second is not None
 
-    assert decode_payload(first)[0] == Totals(2_000, 1, 0, len(first))
-    assert decode_payload(second)[0] == Totals(2_000, 2, 3, len(first) + len(second)), "dates do not fall"
+    assert decode_payload(first)[0] == Totals(2_000, 1, 0, BLOCK_BYTES + len(first))
+    assert decode_payload(second)[0] == Totals(2_000, 2, 3, 2 * BLOCK_BYTES + len(first) + len(second)), (
+        "dates do not fall"
+    )
 
 
 def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
@@ -194,7 +197,7 @@ def test_totals_go_on_from_our_own_blocks_after_a_restart() -> None:
     waiting.add(HEADER)
     payload = waiting.next_payload(1, 1_000, AuthorAccount(Totals(9_000, 40, 5, 70_000)))
     assert payload is not None
-    assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + len(payload))
+    assert decode_payload(payload)[0] == Totals(9_000, 41, 5, 70_000 + BLOCK_BYTES + len(payload))
 
 
 def test_what_somebody_else_has_announced_meanwhile_is_not_announced_again() -> None:
