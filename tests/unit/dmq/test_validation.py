@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from stagepost.dmq.validation import (
     rules_for,
 )
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.version_data import NETWORK_MAGICS
 from stagepost.ground.signatures.verifier import Verifier
@@ -431,8 +433,11 @@ def test_checks_in_one_go_say_the_same_as_one_by_one(
 
 
 def test_another_process_judges_signatures_as_this_one_does() -> None:
-    """Enough messages that the verifying process gets its part, a third of them forged in one way or another."""
-    good = [Signer().sign(tag) for tag in range(60)]
+    """Enough messages that the verifying process gets its part, a third of them forged in one way or another.
+
+    What is wrong with the first ones shows without a check of signatures, and then the other process is not asked.
+    """
+    good = [Signer().sign(tag) for tag in range(120)]
     certificate = good[0].operational_certificate
     forgeries = (
         lambda message: altered(message, kes_signature=bytes(448)),
@@ -443,13 +448,23 @@ def test_another_process_judges_signatures_as_this_one_does() -> None:
             message, kes_signature=message.kes_signature[:-1] + bytes([message.kes_signature[-1] ^ 1])
         ),
     )
+    unsigned = (
+        forgeries[1],
+        lambda message: altered(
+            message, kes_signature=bytes([message.kes_signature[0] ^ 1]) + message.kes_signature[1:]
+        ),
+    )
     messages = [
-        message if number % 3 else forgeries[number // 3 % 3](message) for number, message in enumerate(good)
+        message
+        if number % 3
+        else (forgeries[number // 3 % 3] if number < 60 else unsigned[number // 3 % 2])(message)
+        for number, message in enumerate(good)
     ]
     alone = MessageValidator(PRIVATE, KnownPools())
     expected = [code(alone.check_signatures(message)) for message in messages]
     beside = MessageValidator(PRIVATE, KnownPools())
     asked: list[int] = []
+    concluded: list[bool] = []
 
     async def judged() -> list[Rejected | None]:
         verifier = Verifier(processes=1)
@@ -465,15 +480,20 @@ def test_another_process_judges_signatures_as_this_one_does() -> None:
                     asked.append(1)
                     return claims(message)
 
-                conclude = staticmethod(beside.conclude)
+                def conclude(
+                    self, message: DmqMessage, claims: Sequence[Claim], holds: Sequence[bool]
+                ) -> Rejected | None:
+                    concluded.append(all(holds))
+                    return beside.conclude(message, claims, holds)
 
             return await verifier.check(messages, beside.check_signatures, Watched())  # type: ignore[arg-type]
         finally:
             await verifier.close()
 
     assert [code(verdict) for verdict in asyncio.run(judged())] == expected
-    assert expected.count(None) == 40
+    assert expected.count(None) == 80
     assert asked, "nothing was left to the other process"
+    assert not all(concluded), "the other process has judged no forgery"
 
 
 def test_caches_keep_successes_only_and_are_bounded() -> None:
