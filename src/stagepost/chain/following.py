@@ -9,17 +9,18 @@ the shard blocks that it commits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from stagepost.chain.configuration import Configuration
 from stagepost.chain.declined import MAY_WAIT, DeclinedCandidate, Rule
 from stagepost.chain.execution import MasterView
 from stagepost.chain.genesis import FirstStates
 from stagepost.chain.history import History, KeptBlock
 from stagepost.chain.known_sessions import master_session, previous_of, shard_session
 from stagepost.chain.master_block import decode_master_block
-from stagepost.chain.master_blocks import AppliedMaster, check_master_block
+from stagepost.chain.master_blocks import AppliedMaster, check_master_block, provable
 from stagepost.chain.master_state import MasterState, ShardEntry
 from stagepost.chain.messages import read_message
 from stagepost.chain.session_chain import CANDIDATES_MAX, SessionChain
@@ -154,11 +155,41 @@ class FollowedChain:
             result: AppliedMaster | DeclinedCandidate = self._masters[parent]
         else:
             result = check_master_block(state, session, self.known, payload, now_ms, wanted=wanted)
+            if now_ms is not None and isinstance(result, AppliedMaster):
+                result = self._fault_in_commits(state, result) or result
         if isinstance(result, AppliedMaster):
             self._masters[candidate] = result
             while len(self._masters) > CANDIDATES_MAX:
                 del self._masters[next(iter(self._masters))]
         return result
+
+    def provable(
+        self, state: MasterState, blocks: Sequence[AppliedBlock], wanted: Configuration | None
+    ) -> Sequence[AppliedBlock]:
+        """Return those of a shard's next blocks that a master block upon `state` may commit; see `master_blocks`."""
+        times = [self._time_of(one) for block in blocks[:1] for one in block.block.previous]
+        known = [time_ms for time_ms in times if time_ms is not None]
+        return provable(blocks, min(known), state.configuration, wanted) if known else blocks
+
+    def _time_of(self, block_id: BlockId) -> int | None:
+        applied, state = self.known.get(block_id), self.states.get(block_id)
+        if applied is not None:
+            return applied.block.time_ms
+        return None if state is None else state.parent_ms
+
+    def _fault_in_commits(self, state: MasterState, applied: AppliedMaster) -> DeclinedCandidate | None:
+        """Return the fault of a candidate, at first sight, after which nobody could prove some ends."""
+        encoded = applied.block.configuration
+        wanted = Configuration.decode(encoded) if encoded else None
+        for blocks in applied.commits:
+            count = len(self.provable(state, blocks, wanted))
+            if count < len(blocks):
+                return DeclinedCandidate(
+                    Rule.OVER_LIMIT,
+                    f"it commits {len(blocks)} blocks of shard {blocks[0].block.shard.prefix:016x}, and with more than "
+                    f"{count} nobody could prove which messages were never executed",
+                )
+        return None
 
     def open(self, entry: ShardEntry) -> None:
         """Open a session that the present master block starts."""

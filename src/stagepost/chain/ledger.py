@@ -164,7 +164,7 @@ class EmbeddedLedger:
             return None
         if state.session.session_id != session:
             return CLOSING
-        ready = [self._ready(entry) for entry in state.shards]
+        ready = [self.following.provable(state, self._ready(entry), configuration) for entry in state.shards]
         return make_master_block(state, ready, now_ms, plans=plans, configuration=configuration).payload
 
     def is_block_wanted(self, session: bytes, parent: bytes | None = None) -> bool:
@@ -202,7 +202,9 @@ class EmbeddedLedger:
         `now_ms`: the clock when it was first seen; None for one that a quorum has voted for.
         """
         if session == self.master.session.session_id:
-            master = self.following.check_master(session, candidate, parent, payload, now_ms, self.wanted)
+            # Two thirds want what a quorum has voted for: who does not must follow, or nobody could go on.
+            wanted = None if now_ms is None else self.wanted
+            master = self.following.check_master(session, candidate, parent, payload, now_ms, wanted)
             return master if isinstance(master, DeclinedCandidate) else master.block_id
         chain = self.chain(session)
         if chain is None:

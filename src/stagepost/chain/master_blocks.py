@@ -71,6 +71,23 @@ def _as_fits(ready: Iterable[Sequence[AppliedBlock]]) -> tuple[tuple[AppliedBloc
     return tuple(sorted(chosen[:COMMITTED_MAX], key=lambda blocks: blocks[0].block.shard.prefix))
 
 
+def provable(
+    blocks: Sequence[AppliedBlock], since_ms: int, present: Configuration, wanted: Configuration | None
+) -> Sequence[AppliedBlock]:
+    """Return those of a shard's next blocks that one master block may commit; `since_ms`: time of the last committed one.
+
+    A proof shows the last block of a commit alone. The first one forgets by the time of the last committed block, and
+    remembers enough to prove that a message which expired since was never executed. Each later one forgets by the block
+    before it, and that one must not be younger than `proof_window`: after an outage that long the first block stands alone.
+    """
+    longer_ms = 0 if wanted is None else wanted.expiry_ahead_max_ms - present.expiry_ahead_max_ms
+    until_ms = since_ms + present.proof_window_ms - longer_ms
+    for count, one in enumerate(blocks, start=1):
+        if present.proof_window_ms and one.block.time_ms > until_ms:
+            return blocks[:count]
+    return blocks
+
+
 def check_master_block(
     state: MasterState,
     session_id: bytes,

@@ -498,3 +498,19 @@ def test_a_configuration_by_which_no_chain_can_run_is_declined(change: dict[str,
 
     assert isinstance(result, DeclinedCandidate)
     assert result.rule is Rule.BAD_CONFIGURATION
+
+
+def test_a_configuration_that_a_quorum_has_voted_for_is_followed_without_being_wanted() -> None:
+    """Validators that did not want it would else vote for nothing upon it, and liars who wanted it could stop the chain."""
+    chain = DecidedChain()
+    present = chain.ledger.master.configuration
+    longer = msgspec.structs.replace(present, proof_window_ms=present.proof_window_ms + 1_000)
+    payload, parent = chain.master_payload(configuration=longer), chain.ledger.following.master_hash
+    session = chain.ledger.master.session.session_id
+
+    declined = chain.ledger.check(session, b"c" * 32, parent, payload, chain.now_ms)
+    followed = chain.ledger.check(session, b"c" * 32, parent, payload, None)
+
+    assert isinstance(declined, DeclinedCandidate)
+    assert declined.rule is Rule.BAD_CONFIGURATION
+    assert isinstance(followed, BlockId)

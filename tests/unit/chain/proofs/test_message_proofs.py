@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.chain.configuration import fault_in_change
+from stagepost.chain.declined import DeclinedCandidate
 from stagepost.chain.following import CLOSING
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.hash_tree import EMPTY_HASH, leaf_hash, root_above, tree_of
+from stagepost.chain.master_block import decode_master_block
+from stagepost.chain.master_blocks import make_master_block
 from stagepost.chain.master_state import PlanKind
 from stagepost.chain.message_values import NEVER, ReadMessage
 from stagepost.chain.proofs.proof_files import (
@@ -280,6 +283,45 @@ def test_longer_windows_leave_messages_under_way_provable(
 
     is_provable = under_way.external.message_id in chain.made
     assert is_provable is not is_refused
+
+
+@pytest.mark.parametrize("longer_ms", [0, 5_000])
+@pytest.mark.parametrize("outage_ms", [1_000, 4_000, 9_000, 11_000, 100_000])
+def test_a_message_that_expired_in_an_outage_is_proved_never_executed_however_long_it_lasted(
+    outage_ms: int, longer_ms: int
+) -> None:
+    """After the outage the shard makes two blocks before the masterchain makes one, which may make windows longer."""
+    configuration = msgspec.structs.replace(
+        a_proving_configuration(ahead_ms=10_000, window_ms=10_000), master_lifetime_ms=1_000
+    )
+    chain, first_s = ProvedChain(a_genesis(configuration)), START_MS // 1_000
+    for number in range(1, 26):
+        chain.now_ms = START_MS + 1_000 * number
+        chain.carry_out(a_message(number, expires_at_s=first_s + number + 5))
+    left = a_message(99, expires_at_s=first_s + 26)
+    chain.maker.expect(left)
+    chain.now_ms = START_MS + 25_900 + outage_ms
+    longer = msgspec.structs.replace(configuration, expiry_ahead_max_ms=10_000 + longer_ms)
+    wider = longer if longer_ms else None
+    chain.ledger.wanted.add(longer.hash)
+    session, following = chain.ledger.sessions()[0].session_id, chain.ledger.following
+    for number in (200, 201):
+        late = a_message(number, expires_at_s=chain.now_ms // 1_000 + 5)
+        chain.shard_block(session, [late.external])
+        chain.now_ms += 100
+
+    parent, state = following.master_hash, following.master
+    whole = make_master_block(state, [list(following.known.values())], chain.now_ms + 1, configuration=wider)
+    judged = following.check_master(
+        state.session.session_id, b"c" * 32, parent, whole.payload, chain.now_ms + 1, {longer.hash}
+    )
+    chain.master_block(configuration=wider)
+
+    assert shown(chain, left).kind is EndKind.NEVER
+    is_too_long = outage_ms + longer_ms > 10_000
+    (committed,) = decode_master_block(chain.payloads()[-1]).commits
+    assert len(committed) == 2 - is_too_long
+    assert isinstance(judged, DeclinedCandidate) is is_too_long
 
 
 def test_a_proof_from_a_checkpoint_leaves_the_key_blocks_before_it_out() -> None:
