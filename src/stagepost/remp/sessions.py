@@ -76,6 +76,11 @@ def queue_id(facts: SessionFacts) -> bytes:
     return _hash(QUEUE_ID, facts)
 
 
+def unsafe_rotation_id(session: bytes, rotation: int) -> bytes:
+    """Return the id of a session that was restarted by hand."""
+    return sha256(session + rotation.to_bytes(4, "little")).digest()
+
+
 def queue_members(previous: Sequence[Sequence[Member]], current: Sequence[Member]) -> tuple[Member, ...]:
     """Return the members of a queue: previous validators, shard by shard in sorted order, then the present
     ones, each address once.

@@ -21,6 +21,7 @@ from stagepost.remp.sessions import (
     queue_id,
     queue_members,
     session_id,
+    unsafe_rotation_id,
 )
 from tests.worlds.remp import remp_oracle
 
@@ -124,6 +125,12 @@ def test_session_ids_of_real_validator_groups(item: dict[str, Any]) -> None:
     assert session_id(facts_of(item)).hex() == item["serialized_sha256_is_session_id"]
     assert remp_oracle.session_id(item).hex() == item["serialized_sha256_is_session_id"]
     assert queue_id(facts_of(item)) != session_id(facts_of(item))
+
+
+@pytest.mark.parametrize("item", items("session_id_unsafe_rotation.json"))
+def test_the_id_of_a_session_that_was_started_anew_by_hand(item: dict[str, Any]) -> None:
+    found = unsafe_rotation_id(session_id(facts_of(item)), item["rotation_id"])
+    assert found.hex() == item["unsafe_session_id"]
 
 
 @pytest.mark.parametrize("item", items("signed_tl_dht_node.json"))
