@@ -127,7 +127,6 @@ _TABLE = (
     ("client.early", "An answer that must become too long ends the connection before it is complete.", OWN),
     ("client.answered", "A program reads every answer to its submission, and goes on or says Done.", _LOCAL_SUBMISSION),
     ("client.told", "A program reads every reply with messages, and goes on or says Done.", _NOTIFICATION),
-    ("client.empty", "An empty reply to a blocking request for messages ends the connection.", OWN),
     ("load.served", "Honest programs and peers are served during and after every case.", "CIP-0137, resource limits"),
     ("load.memory", "The whole run costs the node at most 256 MiB of memory.", OWN),
 )

@@ -59,25 +59,19 @@ def accepted(magic: int, heard: Any, version: int | None = None) -> bytes:
     return array(uint(1), uint(chosen if version is None else version), local_data(magic))
 
 
-def _told(is_empty: bool) -> Item:
-    """Reply in the kind that was asked for."""
-
-    def item(magic: int, heard: Any) -> bytes:
-        messages = () if is_empty else (message(Forger()).raw,)
-        if heard == _WAITS:
-            return array(uint(2), endless(*messages))
-        return array(uint(1), endless(*messages), FALSE)
-
-    return item
+def _told(magic: int, heard: Any) -> bytes:
+    """Reply with a message, in the kind that was asked for."""
+    told = endless(message(Forger()).raw)
+    return array(uint(2), told) if heard == _WAITS else array(uint(1), told, FALSE)
 
 
 def _told_otherwise(magic: int, heard: Any) -> bytes:
     """Reply in the kind that was not asked for."""
-    return _told(False)(magic, [0, False] if heard == _WAITS else _WAITS)
+    return _told(magic, [0, False] if heard == _WAITS else _WAITS)
 
 
 def _told_twice(magic: int, heard: Any) -> bytes:
-    return _told(False)(magic, heard) * 2
+    return _told(magic, heard) * 2
 
 
 def _told_malformed(magic: int, heard: Any) -> bytes:
@@ -141,7 +135,7 @@ def _rows() -> Iterator[ServedAnswer]:
         ("rejects with a text without end", "client.early", _plain(b"\x82\x02\x82\x00", head(3, 1 << 40))),
     ):
         yield ServedAnswer(name, rule, submitted, item)
-    yield ServedAnswer("replies with a message", "client.told", asked, _told(False), goes_on=True)
+    yield ServedAnswer("replies with a message", "client.told", asked, _told, goes_on=True)
     for name, rule, item in (
         ("replies in the kind that was not asked for", "client.state", _told_otherwise),
         ("replies twice", "client.state", _told_twice),
