@@ -22,8 +22,10 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 from rigs.dashboard_world import DashboardWorld  # noqa: E402  # below what may be absent
 from rigs.ordinary_rights import ordinary_rights  # noqa: E402
 from stagepost.cli import main as command  # noqa: E402
+from stagepost.client import AsyncClient, ClientLimits  # noqa: E402
 from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox  # noqa: E402
-from stagepost.errors import StorageError  # noqa: E402
+from stagepost.errors import StagepostError, StorageError  # noqa: E402
+from stagepost.ground.loop.clock import SystemClock  # noqa: E402
 from stagepost.pipeline.tables.delta import LOG_FOLDER  # noqa: E402
 from stagepost.pipeline.tables.manifest import COMMITS  # noqa: E402
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC  # noqa: E402
@@ -180,6 +182,7 @@ def test_whole_sources_are_not_unknown(folder: Folder, capsys: pytest.CaptureFix
         for line in COMMANDS.values():
             for one in line:
                 assert faces.run(*filled(one, folder))[0] == 0, one
+        asyncio.run(_asked_by_a_program(folder))
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -274,6 +277,18 @@ def test_a_damaged_source_is_unknown_to_every_face(
             status, told = faces.run(*line)
             assert status != 0, (line, told)
             assert told.strip(), line
+        if source in ("sets", "topic", "index"):
+            with pytest.raises(StagepostError) as caught:
+                asyncio.run(_asked_by_a_program(folder))
+            assert caught.value.text
+
+
+async def _asked_by_a_program(folder: Folder) -> None:
+    client = AsyncClient(None, ClientLimits(), SystemClock(), data=folder.data)
+    try:
+        await client.trace(folder.message_id)
+    finally:
+        await client.close()
 
 
 NO_NODE = "no node runs here"
