@@ -18,7 +18,7 @@ from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.receipt_chains import ReceiptChains
 from stagepost.validator.receipts import Statements
 from stagepost.validator.session_store import SessionsDisk, SessionStore
-from stagepost.validator.sessions import Validator
+from stagepost.validator.sessions import HOLD_MAX_S, Validator
 from tests.simulation.test_remp_crashes import SUMS, crash_and_return, in_world, lane, undecided
 from tests.worlds.chain.chain_world import EXPIRES_AT_S
 from tests.worlds.remp.primes_runs import PrimesPlan, run_primes, session_plan
@@ -184,3 +184,28 @@ def test_a_validator_that_takes_its_older_disk_for_complete_is_found(
     monkeypatch.setattr(*DEFECTS[defect])
     with pytest.raises(AssertionError):
         in_world(an_older_disk)
+
+
+async def nobody_answers(world: PrimesWorld) -> None:
+    """A validator comes back from a crash, and no other member can be reached."""
+    house, (node,) = world.validators[2], world.full_nodes
+    for one in world.validators:
+        one.switches.ignores = lambda block_id: True
+    message_id = node.node.submit(CanonicalMessage(SUMS, primes_body(10), EXPIRES_AT_S).encode())
+    await world.until(lambda: bool(lane(world, message_id, house)), "it has signed receipts", 10.0)
+    other = node.node.submit(CanonicalMessage(SUMS, primes_body(20), EXPIRES_AT_S).encode())
+    second = node.node._records[other].frame
+    assert second is not None
+    house.crash()
+    world.overlays.cut.add(house.number)
+    house.start()
+    house.running.queues.message_came(node.key_id, second)
+    await asyncio.sleep(HOLD_MAX_S - 1.0)
+    assert house.running.queues.receipts.signed == 0
+    await asyncio.sleep(2.0)
+    assert house.running.queues.receipts.signed > 0
+    world.overlays.cut.clear()
+
+
+def test_receipts_wait_for_a_quorum_for_so_long_and_no_longer() -> None:
+    in_world(nobody_answers)

@@ -195,7 +195,12 @@ class Validator:
         self._release_tellings()
         if self._held_tellings and self._hold_timer is None:
             loop, left_s = asyncio.get_running_loop(), self._holds_until - self._clock.mono_s()
-            self._hold_timer = loop.call_later(left_s, self._release_tellings)
+            self._hold_timer = loop.call_later(left_s, self._end_hold)
+
+    def _end_hold(self) -> None:
+        # The clock may stand just before the time that the timer was set to.
+        self._holds_until = self._clock.mono_s()
+        self._release_tellings()
 
     def _release_tellings(self) -> None:
         """Sign the receipts that waited, unless a session still awaits a quorum."""
