@@ -85,6 +85,10 @@ class OwedReceipts:
         if found:
             self._by_session[session_id] = found
 
+    def forget(self, session_id: bytes) -> None:
+        """Owe nothing of a session that begins after all: its queue reports for itself, and ends each message once."""
+        self._by_session.pop(session_id, None)
+
     def settle(self, catchain_seqno: int, now: float) -> None:
         """Close the messages whose life is over under `catchain_seqno`, and drop those that are owed no more.
 

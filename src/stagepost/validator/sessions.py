@@ -160,6 +160,7 @@ class Validator:
         if plan.masterchain_seqno > self.cache.window.current:
             self.master_advanced(plan.masterchain_seqno, plan.starts_ms)
         full_nodes = self._full_node_keys
+        self.owed.forget(plan.session_id)
         self.statements.chains.session_began(plan.session_id, plan.masterchain_seqno)
         runner = SessionRunner(
             plan,

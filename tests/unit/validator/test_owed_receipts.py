@@ -187,6 +187,17 @@ def test_a_message_that_others_close_is_not_owed(happens: Callable[[_Restarted],
     run_in_virtual_time(main())
 
 
+def test_a_session_that_begins_after_all_owes_nothing_and_closes_its_messages_itself() -> None:
+    async def main() -> None:
+        run = _Restarted()
+        run.owes(header())
+        run.owed.forget(SESSION)
+        assert SESSION not in run.owed
+        assert await run.heard_under(SEQNO + CATCHAINS_OF_LIFE + 1, now_s=NOW_S + 2 * TIMEOUT_S) == []
+
+    run_in_virtual_time(main())
+
+
 def test_a_message_that_was_final_before_the_restart_is_not_owed() -> None:
     run = _Restarted()
     run.owes(header(), final=(ONE.message_id,))
