@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -371,10 +370,12 @@ def test_sets_are_changed_also_where_the_copy_of_the_former_is_lost_or_another(
 
 
 def test_days_are_forgotten_with_all_that_came_of_their_messages(
-    spark: SparkSession, dump: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, dump: list[bytes], tmp_path: Path
 ) -> None:
-    from stagepost.pipeline import upkeep
+    from stagepost.pipeline.driver import Driver, Evaluation
     from stagepost.pipeline.jobs import compact
+    from stagepost.pipeline.tables.tables import Tables
+    from stagepost.pipeline.upkeep import Upkeep
 
     named = {key: number for number, key in enumerate(sorted(recompute(dump, world_sets()).messages))}
     lines = []
@@ -387,12 +388,11 @@ def test_days_are_forgotten_with_all_that_came_of_their_messages(
     oracle = recompute(lines, world_sets())
     assert whole == oracle.messages
 
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(time=lambda: EPOCH_MS / 1_000))
-    assert compact(spark, tmp_path / "tables", keep_ms=DAY_MS)[1] == 0, (
-        "arrivals in the future make no day old"
-    )
+    with Tables(tmp_path / "tables", now=lambda: EPOCH_MS / 1_000) as early:
+        upkeep = Upkeep(Driver(spark, early, None))
+        removed = upkeep.compact(Evaluation.same(early.manifest.reports), keep_ms=DAY_MS)
+    assert removed == 0, "arrivals in the future make no day old"
     assert messages_of(tmp_path / "tables") == whole
-    monkeypatch.undo()
     manifest, removed = compact(spark, tmp_path / "tables", keep_ms=DAY_MS)
 
     found = messages_of(tmp_path / "tables")
