@@ -514,7 +514,12 @@ PLACES = """() => {
     const box = one.getBoundingClientRect();
     return box.width < 8 || box.height < 8 || box.left < 0 || box.right > innerWidth + 1;
   }).map(one => one.textContent);
-  return [wide, hidden];
+  const unreachable = [...document.querySelectorAll('section, .panel, .scroll')].filter(one =>
+    one.scrollWidth > one.clientWidth && getComputedStyle(one).overflowX === 'auto'
+      && one.tabIndex < 0 && !one.querySelector('a, button, input, [tabindex]')).map(one => one.outerHTML.slice(0, 80));
+  const misnamed = [...document.querySelectorAll('button[aria-label]')].filter(one =>
+    !one.getAttribute('aria-label').includes(one.textContent.trim())).map(one => one.outerHTML);
+  return [wide, [...hidden, ...unreachable, ...misnamed]];
 }"""
 
 
