@@ -291,10 +291,10 @@ MUTANTS: Mapping[str, tuple[Mutant | PlantedTest, ...]] = {
                 "tests/hostile/test_key_care.py::test_a_kill_at_any_step_of_an_evolution_leaves_one_usable_key",
             ),
             """
-            import os
             from stagepost.dmq.keys import key_files
             def in_place(folder, name, text, mode):
-                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=folder)
+                os = key_files.os  # the test kills at the steps of this one
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
                 os.write(descriptor, text[:50])
                 os.write(descriptor, text[50:])
                 os.close(descriptor)
