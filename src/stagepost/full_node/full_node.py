@@ -424,6 +424,7 @@ class FullNode:
         if not self._is_wanted(receipt):
             return
         self.counters.receipts += 1
+        link = self._bound.checked(link)
         effects = self.sending.receipt_came(receipt, self._clock.mono_s())
         history = self.sending.get(receipt.message_id)
         if history is not None and history.is_over:

@@ -99,8 +99,8 @@ def is_statement(data: bytes) -> bool:
 class StatementIntake:
     def __init__(self, sets: ValidatorSets) -> None:
         self.sets = sets
-        self._next: dict[bytes, PacketStatement | None] = {}
-        """By validator, until its next packet; None for a statement that nobody can check here."""
+        self._next: dict[bytes, tuple[PacketStatement, bool]] = {}
+        """By validator, until its next packet: the statement, and whether it came before its session."""
 
     def came(self, validator: bytes, data: bytes) -> None:
         """Keep a statement for the next packet of `validator`. `DecodeError` closes the link by name."""
@@ -110,20 +110,32 @@ class StatementIntake:
                 f"validator {validator.hex()} sent a statement of {statement.source_id.hex()}",
                 code=ErrorCode.RECEIPT_SOURCE,
             )
-        # A member of a session that this node has not heard of yet: its receipts wait, and count without links.
-        member = next(iter(self.sets.memberships(validator).values()), None)
-        if member is not None and not statement.is_signed_by(member[1].public_key):
+        is_signed = self._is_signed(statement)
+        if is_signed is False:
             raise DecodeError(
                 f"the statement of validator {validator.hex()} about its receipts is not signed by it",
                 code=ErrorCode.RECEIPT_SIGNATURE,
             )
-        self._next[validator] = None if member is None else statement
+        self._next[validator] = statement, is_signed is None
 
     def links_of(self, validator: bytes, receipts: Sequence[Receipt]) -> Sequence[PlacedLink | None]:
         """Return the link of each receipt of a packet; `DecodeError` if the statement before it is of other receipts."""
-        statement = self._next.pop(validator, None)
-        return [None] * len(receipts) if statement is None else placed_in(statement, receipts)
+        if validator not in self._next:
+            return [None] * len(receipts)
+        statement, is_early = self._next.pop(validator)
+        return [placed._replace(is_early=is_early) for placed in placed_in(statement, receipts)]
+
+    def checked(self, link: PlacedLink | None) -> PlacedLink | None:
+        """Return the link of a receipt that counts, or None if nobody can check its statement or its signature is wrong."""
+        if link is None or not link.is_early:
+            return link
+        return link._replace(is_early=False) if self._is_signed(link.statement) else None
 
     def linked(self, validator: bytes) -> None:
         """Drop the statement whose packet an earlier link has lost."""
         self._next.pop(validator, None)
+
+    def _is_signed(self, statement: PacketStatement) -> bool | None:
+        """Return whether its source has signed the statement; None if no session of that source is known here."""
+        member = next(iter(self.sets.memberships(statement.source_id).values()), None)
+        return None if member is None else statement.is_signed_by(member[1].public_key)

@@ -13,6 +13,7 @@ import pytest
 from rigs.catchain_keys import public_key_of, seed_of
 from rigs.remp_overlay_world import OverlayWorld, message_bytes, parse
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.full_node.receipt_checks import StatementIntake
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.receipts.compact import CombinedReceipt
@@ -27,6 +28,7 @@ from stagepost.remp.receipts.statements import (
 )
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
+from stagepost.remp.validator_sets import ValidatorSets
 
 SESSION = b"s" * 32
 MESSAGE = ExternalMessageId(parse(message_bytes(1)).message_id)
@@ -187,5 +189,25 @@ def test_a_statement_whose_packet_was_lost_binds_nothing_of_the_next_link() -> N
         node.validator_linked(source)
         node.receipts_came(source, packet(world, receipts))
         assert node.counters.receipts == 3
+
+    in_world(act)
+
+
+def test_a_statement_that_came_before_its_session_binds_once_its_signature_is_checked() -> None:
+    async def act(world: OverlayWorld) -> None:
+        receipts, links = said(world)
+        source, sets = world.houses[0].key_id, world.full_node.sets
+        good = statement(world, links)
+        forged = good[:-1] + bytes([good[-1] ^ 1])
+        for data, binds in ((good, True), (forged, False)):
+            intake = StatementIntake(ValidatorSets({}))
+            intake.came(source, data)
+            early = intake.links_of(source, receipts)
+            assert [intake.checked(one) for one in early] == [None] * 3, "nobody can check the signature yet"
+            intake.sets = sets
+            checked = [intake.checked(one) for one in early]
+            assert [
+                one is not None and one.link == link for one, link in zip(checked, links, strict=True)
+            ] == [binds] * 3
 
     in_world(act)

@@ -160,6 +160,8 @@ class PlacedLink(NamedTuple):
 
     statement: PacketStatement
     place: int
+    is_early: bool = False
+    """True where the statement came before its session, so that nobody has checked its signature yet."""
 
     @property
     def link(self) -> StatementLink:
