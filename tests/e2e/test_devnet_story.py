@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rigs.chain_messages import expires_soon_s
+from rigs.validator_processes import until
 from stagepost.chain.contracts import ContractKind, primes_body, sum_in
 from stagepost.chain.messages import CanonicalMessage
 from stagepost.cli import main as command
@@ -83,6 +84,8 @@ async def _story(
             assert sent.delivery_id is not None
             verdict = await client.wait_for(sent.message_id, "final", timeout_s=WITHIN_S)
             assert (str(verdict), verdict.is_reached) == ("Finalized", True)
+        # The proof may be there before the full node has reported the status.
+        await until(lambda: bool(book.final), "the full node reports the message as final", WITHIN_S)
         (message_id,) = book.final
         assert message_id.hex() == sent.message_id
         account = network.ledger.account(0, ACCOUNT)
