@@ -319,9 +319,11 @@ class FullNode:
         return frozenset().union(*(member_ids(session.facts) for session in sessions))
 
     def _move(self) -> None:
-        """Send what is not with enough validators yet to the sessions that have begun now."""
-        for message_id, record in list(self._records.items()):
-            if record.account is None or not record.is_in_process:
+        """Send what is not with enough validators yet to the sessions that have begun now. The cost does not grow with the final
+        messages that are remembered."""
+        for message_id in self.sending.message_ids:
+            record = self._records.get(message_id)
+            if record is None or record.account is None or not record.is_in_process:
                 continue
             session = self._session_for(record.workchain, record.account)
             if session is not None:

@@ -162,6 +162,11 @@ class StagedSending:
     def __len__(self) -> int:
         return len(self._histories)
 
+    @property
+    def message_ids(self) -> tuple[bytes, ...]:
+        """Messages under way, in the order in which they came."""
+        return tuple(self._histories)
+
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._histories
 
