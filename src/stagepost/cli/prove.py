@@ -50,14 +50,15 @@ def prove(
     from stagepost.ground.files.small_files import replace_file
     from stagepost.trace.folder_health import require_topics
     from stagepost.trace.indexed_records import ID_DIGITS
-    from stagepost.trace.kept_proofs import kept_proof_file
+    from stagepost.trace.kept_proofs import keeps_proofs, kept_proof_file
     from stagepost.trace.reading import external_id, not_found
 
     if data is not None and address is not None:
         raise click.UsageError("give either --data or --address", context)
     if address is None:
         folder = data or Path(DATA_DIR)
-        require_topics(folder)
+        if not keeps_proofs(folder):
+            require_topics(folder)
         named = external_id(folder, message_id)
         if named is None and len(message_id) != ID_DIGITS:
             raise not_found(message_id, folder)
