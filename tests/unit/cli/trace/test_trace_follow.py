@@ -164,8 +164,16 @@ def test_a_message_that_expires_ends_the_following_by_time_alone(
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--data", "x", "--as-of", "5"), ("--data", "x", "--svg", "a.svg"), ("--data", "x", "--dump", "-")],
+    [("--data", "x", "--as-of", "5"), ("--data", "x", "--svg", "a.svg"), ("--data", "x", "--dump", "-")],
 )
 def test_only_what_grows_can_be_followed(more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["trace", MESSAGE.hex(), "--follow", *more]) == 2
-    assert "--follow" in capsys.readouterr().err or not more
+    assert "--follow" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.run(["trace", MESSAGE.hex(), "--follow"]) == 3
+    assert "stagepost-data" in capsys.readouterr().err
