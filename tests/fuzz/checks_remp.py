@@ -14,7 +14,7 @@ from stagepost.remp.message import MessageBody, MessageQuery, RempMessage
 from stagepost.remp.queue import records as queue_records
 from stagepost.remp.receipts import message_status
 from stagepost.remp.receipts.compact import CombinedReceipt
-from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt, read_receipt
+from stagepost.remp.receipts.receipt import RECEIPT_BYTES_MAX, ExternalMessageId, Receipt, read_receipt
 from stagepost.remp.receipts.receipt_fields import read_usual
 from stagepost.remp.receipts.statements import PacketStatement, StatementLink
 from stagepost.remp.receipts.status import Level
@@ -85,7 +85,7 @@ def check_remp(data: bytes) -> Verdict:
 
 def _check_json(data: bytes) -> Verdict:
     receipt = attempt(lambda: Receipt.from_json(data), len(data), DecodeError)
-    if read_usual(data) is not None:
+    if len(data) <= RECEIPT_BYTES_MAX and read_usual(data) is not None:
         require(receipt == Receipt._from_any_json(data, None), "two ways of reading a receipt differ")
     if receipt is None:
         return Verdict.REFUSED
