@@ -7,6 +7,7 @@ another disk. Needs root, mkfs.ext4 and loop devices; `PowerCutImpossible` says 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import random
@@ -37,6 +38,7 @@ IMAGE_BYTES = 64 * 1024 * 1024
 LIFE_S_MAX = 0.4
 CUTS_ON_ONE_DISK = 20
 COMMAND_WITHIN_S = 60.0
+MOUNT_AGAIN_S = 0.5
 
 # _IOR('X', 125, u32) of Linux; the flag leaves the journal as it is on the device.
 SHUTDOWN = 0x8004587D
@@ -68,7 +70,22 @@ class CutDisk:
         _run("mkfs.ext4", "-q", "-F", str(self._image))
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.place))
+        """Mount the image anew. Somebody's copy of our mounts (a namespace of another test) may keep the file system that was
+        shut down, and Linux then mounts that one again: wait until it is gone.
+        """
+        give_up_at = time.monotonic() + COMMAND_WITHIN_S
+        while True:
+            _run("mount", "-o", "loop", str(self._image), str(self.place))
+            probe = self.place / "probe"
+            try:
+                probe.touch()
+                probe.unlink()
+                return
+            except OSError as error:
+                self.unmount()
+                if error.errno != errno.EIO or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(MOUNT_AGAIN_S)
 
     def unmount(self) -> None:
         _run("umount", str(self.place))
