@@ -25,7 +25,7 @@ Item = Callable[[int, Any], bytes]
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """One connection of a program. `lane` is that of the words which are answered with `item`; a program that may go on does
+    """Connection of a program. `lane` is that of the words which are answered with `item`; a program that may go on does
     so, any other leaves within `within_s`. `is_raw`: `item` holds whole segments."""
 
     name: str
