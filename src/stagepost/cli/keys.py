@@ -26,7 +26,7 @@ Facts = dict[str, str | int | bool | list[str] | None]
 def keys() -> None:
     """Make test keys, renew a KES key, show key files and the KES periods left, or write an evolved KES key.
 
-    No command changes an existing file.
+    No command changes an existing key file.
 
     \b
     Example:
@@ -83,7 +83,8 @@ def new(folder: Path, start_kes_period: int, issue_number: int, as_json: bool) -
 def renew(folder: Path, out: Path, start_kes_period: int, cold_key: Path | None, as_json: bool) -> None:
     """Make a new KES key and certificate for the pool whose certificate in force lies in DIR. The cold key stays.
 
-    The new certificate has the next number. DIR stays as it is; the new files go to another folder, without the cold key.
+    The new certificate has the next number. The keys in DIR stay as they are, and its audit.jsonl gets a line; the new
+    files go to another folder, without the cold key.
     Run this on the machine that has the cold key, and move the two files kes.skey and opcert.cert to the programs that
     sign. They use the new pair once both files are in place.
 
@@ -92,9 +93,14 @@ def renew(folder: Path, out: Path, start_kes_period: int, cold_key: Path | None,
       stagepost keys renew my-pool --out my-pool-renewed --start-kes-period 160
     """
     from stagepost.dmq.keys.pool_keys import RENEWED_NAMES, renew_keys
+    from stagepost.ground.files.audit import record_action, user_name
+
+    def record(number: int) -> None:
+        what = f"keys renew to {out}: certificate {number} from KES period {start_kes_period}"
+        record_action(folder, what, through="cli", who=user_name())
 
     disable_core_dumps()
-    issued = renew_keys(folder, out, start_kes_period=start_kes_period, cold_key=cold_key)
+    issued = renew_keys(folder, out, start_kes_period=start_kes_period, cold_key=cold_key, on_begin=record)
     summary = _pool_facts(issued.cold_verification_key) | _certificate_facts(issued)
     _print({"folder": str(out), "files": list(RENEWED_NAMES), **summary}, as_json)
 

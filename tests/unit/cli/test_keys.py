@@ -19,6 +19,7 @@ from stagepost.dmq.keys.pool_keys import FILE_NAMES
 from stagepost.errors import ErrorCode, KeyFileError, SigningError, StorageError
 from stagepost.ground.crypto import kes
 from stagepost.ground.crypto.hashing import parse_pool_id
+from stagepost.ground.files.audit import AUDIT_FILE, user_name
 
 
 @pytest.fixture(autouse=True)
@@ -260,7 +261,7 @@ def test_renew_keeps_the_cold_key_and_takes_the_next_number(pool: Path, tmp_path
     result = run("renew", pool, "--out", tmp_path / "renewed", "--start-kes-period", 160, "--json")
     (summary,) = objects(result)
     assert (summary["issue_number"], summary["first_kes_period"], summary["last_kes_period"]) == (5, 160, 223)
-    assert states(pool) == before
+    assert {name: state for name, state in states(pool).items() if name != AUDIT_FILE} == before
     new = tmp_path / "renewed"
     assert {path.name for path in new.iterdir()} == {"kes.skey", "kes.vkey", "opcert.cert"}
     assert stat.S_IMODE((new / "kes.skey").stat().st_mode) == 0o600
@@ -281,6 +282,23 @@ def test_renew_keeps_the_cold_key_and_takes_the_next_number(pool: Path, tmp_path
         "--json",
     )
     assert objects(run("renew", new, *args))[0]["issue_number"] == 6
+
+
+def test_renew_writes_an_audit_line_before_it_begins_and_nothing_without_one(
+    pool: Path, tmp_path: Path
+) -> None:
+    arguments = ("renew", pool, "--out", tmp_path / "renewed", "--start-kes-period", 160)
+    (pool / AUDIT_FILE).mkdir()
+    refused = run(*arguments)
+    assert isinstance(refused.exception, StorageError)
+    assert "so the action was not begun" in refused.exception.text
+    assert not (tmp_path / "renewed").exists()
+    (pool / AUDIT_FILE).rmdir()
+
+    assert run(*arguments).exit_code == 0
+    (line,) = (json.loads(one) for one in (pool / AUDIT_FILE).read_text().splitlines())
+    assert line["what"] == f"keys renew to {tmp_path / 'renewed'}: certificate 5 from KES period 160"
+    assert (line["who"], line["through"]) == (user_name(), "cli")
 
 
 def test_renew_overwrites_nothing_and_refuses_what_does_not_fit(pool: Path, tmp_path: Path) -> None:

@@ -283,6 +283,7 @@ def compact(folder: TableStore, keep_s: float | None, master: str, as_json: bool
     Example:
       stagepost pipeline compact --tables tables --keep 30d
     """
+    from stagepost.ground.files.audit import record_action, user_name
     from stagepost.pipeline.spark import start_session
     from stagepost.pipeline.tables.manifest import read_manifest
     from stagepost.pipeline.tables.own_files import require_own_place
@@ -290,6 +291,9 @@ def compact(folder: TableStore, keep_s: float | None, master: str, as_json: bool
     require_own_place(folder)
     if read_manifest(folder) is None:
         raise _no_tables(folder)
+    if folder.is_local:  # object storage appends to no file; its own log of accesses says who it was
+        what = "pipeline compact" if keep_s is None else f"pipeline compact --keep {keep_s:g}s"
+        record_action(folder.folder, what, through="cli", who=user_name())
     progress = PipelineProgress()
     progress.say("starting Spark (about 10 s) …")
     spark = start_session("stagepost compact", master=master, is_short=True)

@@ -37,6 +37,7 @@ def make_keys(
     that must repeat.
     """
     _require_room(folder)
+    _make_folder(folder)
     cold = text_envelope.ColdSigningKey(random_bytes(32))
     kes_key = kes.SigningKey.generate(random_bytes(kes.SEED_BYTES))
     certificate = issue(
@@ -68,8 +69,10 @@ def renew_keys(
     start_kes_period: int,
     cold_key: Path | None = None,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    on_begin: Callable[[int], None] = lambda number: None,
 ) -> IssuedCertificate:
-    """Write a new KES key, and a certificate for it with the next number, to the new folder `out`.
+    """Write a new KES key, and a certificate for it with the next number, to the new folder `out`. `on_begin` is called with
+    the number when all checks have passed; what it raises leaves everything as it was.
 
     `folder` has the certificate in force and stays as it is. The cold key, `cold.skey` in `folder` unless `cold_key` names
     another file, signs the certificate and is not copied. Raise `KeyFileError` if the certificate in force is not of that
@@ -99,10 +102,13 @@ def renew_keys(
             advice="choose another folder with --out",
         )
     _require_room(out)
+    number = former.certificate.issue_number + 1
+    on_begin(number)
+    _make_folder(out)
     kes_key = kes.SigningKey.generate(random_bytes(kes.SEED_BYTES))
     certificate = issue(
         kes_key.verification_key,
-        issue_number=former.certificate.issue_number + 1,
+        issue_number=number,
         start_kes_period=start_kes_period,
         cold_seed=cold.seed,
     )
@@ -171,14 +177,13 @@ def _require_own_place(source: Path, target: Path, *, is_ours: bool) -> None:
 
 
 def _require_room(folder: Path) -> None:
-    """Check that all names are free before the first is written; make the folder if it is missing."""
+    """Check that all names are free before the first is written."""
     taken = [name for name in FILE_NAMES if os.path.lexists(folder / name)]
     if taken:
         raise KeyFileError(
             f"{folder} holds {', '.join(taken)} already; keys are not overwritten",
             advice="choose another folder, or move the old keys away",
         )
-    _make_folder(folder)
 
 
 def _make_folder(folder: Path) -> None:

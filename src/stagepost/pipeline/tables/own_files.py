@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.audit import AUDIT_FILE, EARLIER_FILE
 from stagepost.ground.files.owner_lock import LockConflict, OwnerLock
 from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.wire.foreign_json import decode_foreign
@@ -40,7 +41,7 @@ WORKER_MARK_PREFIX = ".seen-by-"
 NAMES_SHOWN_MAX = 3
 
 TABLE_FOLDERS = (*TABLES, RECORDS, STATE, COMMITS)
-_FILES = (LOCK_FILE, KAFKA_NOTE_FILE)
+_FILES = (LOCK_FILE, KAFKA_NOTE_FILE, AUDIT_FILE, EARLIER_FILE)
 _TEMPORARY = re.compile(
     "|".join(re.escape(f".{name}.new") for name in _FILES)
     + "|"

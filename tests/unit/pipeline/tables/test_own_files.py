@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,11 @@ import pytest
 
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
+from stagepost.ground.files.audit import AUDIT_FILE, user_name
 from stagepost.pipeline.tables.delta import CHECKPOINT_COMMITS, CHECKPOINT_END, LOG_FOLDER
 from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, read_manifest
+from stagepost.pipeline.tables.own_files import require_own_folder
+from stagepost.pipeline.tables.store import TableStore
 from tests.worlds.pipeline.pipeline_spark import need_packages
 from tests.worlds.pipeline.pipeline_world import sets_bytes
 from tests.worlds.pipeline.written_tables import DAY, write_lake
@@ -34,6 +38,13 @@ STRANGE = (
     "messages",
 )
 RECORD = {"topic": "stagepost.remp.statuses", "offset": 1}
+ON_A_FULL_DISK = """
+import resource, signal, sys
+from stagepost.cli.main import run
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.exit(run(sys.argv[1:]))
+"""
 KILLED_DRIVER = """
 import os, signal, sys
 from pathlib import Path
@@ -168,6 +179,36 @@ def test_a_backfill_is_refused_before_spark_starts_and_the_folder_stays_as_it_is
         assert "records/thesis.txt" in capsys.readouterr().err
     assert run(["pipeline", "compact", "--tables", str(out)]) == 2
     assert list(files_in(out)) == ["records/thesis.txt"]
+
+
+def test_a_compaction_writes_an_audit_line_before_spark_starts_and_nothing_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_commit(tmp_path)
+    before = files_in(tmp_path)
+
+    def no_spark(*given: object, **named: object) -> None:
+        raise StorageError("there is no Java here", advice="bring one")
+
+    monkeypatch.setattr("stagepost.pipeline.spark.start_session", no_spark)
+    command = ["pipeline", "compact", "--tables", str(tmp_path), "--keep", "30d"]
+    full = subprocess.run(
+        [sys.executable, "-c", ON_A_FULL_DISK, *command], capture_output=True, text=True, check=False
+    )
+    assert full.returncode == 3
+    assert "audit.jsonl cannot be written, so the action was not begun" in full.stderr
+    assert "Spark" not in full.stderr
+    (tmp_path / AUDIT_FILE).unlink()
+    assert files_in(tmp_path) == before
+
+    assert run(command) == 3
+    assert "no Java" in capsys.readouterr().err
+    (line,) = (json.loads(one) for one in (tmp_path / AUDIT_FILE).read_text().splitlines())
+    assert (line["what"], line["who"]) == ("pipeline compact --keep 2592000s", user_name())
+    assert read_manifest(tmp_path) is not None
+    require_own_folder(TableStore.at(tmp_path))
+    tables_in(tmp_path).close()
+    assert (tmp_path / AUDIT_FILE).exists()
 
 
 def test_what_a_killed_driver_wrote_and_committed_without_publishing_is_gone_also_when_it_comes_late(
