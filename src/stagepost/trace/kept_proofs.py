@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from stagepost.ground.files.small_files import read_small_file
 from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.remp.verdict.state import ProvedEnd
+from stagepost.topics.batch import Batch, Read
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import partition_of
 
@@ -39,6 +41,10 @@ GENESIS_BYTES_MAX = 64 * 1024 * 1024
 
 SHARED_KEPT_MAX = 1_024
 """Master blocks, at most, whose shared part a tail of proofs remembers; a forgotten one is read from the topic again."""
+
+
+READ_AT_ONCE = 2_048
+"""Records, at most, that a reading from the end of the topic holds at a time."""
 
 
 class IncompleteProof(StorageError):
@@ -78,10 +84,16 @@ def kept_proof(data: Path, message_id: bytes) -> MessageProof | None:
     """Return the proof of a message's end that the full node of the data folder keeps; None if it has none yet."""
     if not keeps_proofs(data):
         return None
-    own = next((part for part in _parts(data, message_id) if isinstance(part, OwnPart)), None)
-    if own is None:
+    from_end = _FromEnd(data)
+    own = from_end.find(message_id, lambda part: isinstance(part, OwnPart))
+    if not isinstance(own, OwnPart):
         return None
-    return _whole(own, message_id, lambda root_hash: _shared(data, root_hash))
+
+    def shared(root_hash: bytes) -> SharedPart | None:
+        part = from_end.find(root_hash, lambda part: isinstance(part, SharedPart))
+        return part if isinstance(part, SharedPart) else _shared(data, root_hash)
+
+    return _whole(own, message_id, shared)
 
 
 def kept_proof_file(data: Path, message_id: bytes) -> bytes | None:
@@ -201,6 +213,44 @@ class ProofTail:
         return self._shared.get(root_hash) or _shared(self._data, root_hash)
 
 
+class _FromEnd:
+    """A reading of the topic of proofs from its end to its beginning. A part is written before those that rest on it, so that one
+    reading finds all parts of a proof.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._reader = open_topic(data, PROOFS_TOPIC).reader()
+        self._left: dict[int, Iterator[Batch]] = {}
+
+    def find(self, key: bytes, is_wanted: Callable[[ProofPart], bool]) -> ProofPart | None:
+        """Return the last wanted part under a key before the part that was found last; None if there is none."""
+        name = key.hex().encode()
+        partition = partition_of(name, self._reader.partitions)
+        batches = self._left.get(partition) or self._batches(partition)
+        for batch in batches:
+            for one in reversed([*batch]) if name in batch.keys else ():
+                part = _part_of(one) if one.key == name else None
+                if part is not None and is_wanted(part):
+                    self._left[partition] = chain((batch.within(batch.base_offset, one.offset),), batches)
+                    return part
+        return None
+
+    def _batches(self, partition: int) -> Iterator[Batch]:
+        reader = self._reader
+        start, end = reader.start_offset(partition), reader.end_offset(partition)
+        while start < end:
+            begin = max(start, end - READ_AT_ONCE)
+            yield from reversed([*reader.batches(partition, begin, end)])
+            end = begin
+
+
+def _part_of(record: Read) -> ProofPart | None:
+    try:
+        return None if record.value is None else decode_part(record.value)
+    except DecodeError:
+        return None  # another program has written it
+
+
 def _shared(data: Path, root_hash: bytes) -> SharedPart | None:
     found = (part for part in _parts(data, root_hash) if isinstance(part, KeyBlockPart | MasterPart))
     return next(found, None)
@@ -213,9 +263,5 @@ def _parts(data: Path, key: bytes) -> Iterator[ProofPart]:
     partition = partition_of(name, reader.partitions)
     for batch in reader.batches(partition, reader.start_offset(partition)):
         if name in batch.keys:
-            for one in batch:
-                if one.key == name and one.value is not None:
-                    try:
-                        yield decode_part(one.value)
-                    except DecodeError:
-                        continue  # another program has written it
+            found = (_part_of(one) for one in batch if one.key == name)
+            yield from (part for part in found if part is not None)

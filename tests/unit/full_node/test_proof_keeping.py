@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.proofs.proof_form import AwaitedPart, decode_part
 from stagepost.chain.proofs.proof_making import ProofMaker
+from stagepost.chain.proofs.proof_rules import ProofVerifier
 from stagepost.cli.prove import prove
 from stagepost.cli.verify import verify
 from stagepost.full_node.proof_keeping import ProofKeeper
 from stagepost.ground.identifiers import PROOFS_TOPIC
 from stagepost.remp.verdict.state import ProvedEnd
-from stagepost.topics.log.file_topic import create_topic
-from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof, kept_proof_file, proved_end
+from stagepost.topics.batch import Batch
+from stagepost.topics.log.file_topic import FileTopicReader, create_topic
+from stagepost.topics.topic import Record
+from stagepost.trace.kept_proofs import GENESIS_FILE, kept_proof, kept_proof_file, load_genesis, proved_end
 from tests.worlds.chain.chain_world import START_MS
 from tests.worlds.chain.proved_chain import ProvedChain, a_message
 from tests.worlds.full_node.full_node_desk import a_desk, primes
@@ -119,6 +124,71 @@ def test_a_proof_is_written_and_verified_by_the_commands(tmp_path: Path) -> None
     assert '"signers": 5' in checked.output
     assert spoiled.return_value == 1
     assert "refused   OTHER_FILE" in spoiled.output
+
+
+def test_a_proof_is_found_by_one_reading_from_the_end_whatever_lies_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a reading for each part, a proof behind many key blocks took seconds on a topic of an hour."""
+    monkeypatch.setattr("stagepost.trace.kept_proofs.READ_AT_ONCE", 3)
+    messages = [a_message(number) for number in range(1, 6)]
+
+    async def live() -> None:
+        chain = KeptChain(tmp_path)
+        keeper = chain.live()
+        present = chain.genesis.configuration
+        for number, message in enumerate(messages):
+            chain.ledger.wanted.add(msgspec.structs.replace(present, skew_ms=number).hash)
+            chain.master_block(configuration=msgspec.structs.replace(present, skew_ms=number))
+            keeper.expect(message.parsed)
+            chain.carry_out(message)
+        await keeper.close()
+
+    asyncio.run(live())
+    end = create_topic(tmp_path, PROOFS_TOPIC).reader().end_offset(0)
+    read: list[int] = []
+    batches = FileTopicReader.batches
+
+    def counted(
+        reader: FileTopicReader, partition: int, start: int, end: int | None = None
+    ) -> Iterator[Batch]:
+        for batch in batches(reader, partition, start, end):
+            read.extend(range(batch.base_offset, batch.next_offset))
+            yield batch
+
+    monkeypatch.setattr(FileTopicReader, "batches", counted)
+    verifier = ProofVerifier(load_genesis(tmp_path / GENESIS_FILE))
+    for number, message in enumerate(messages, start=1):
+        read.clear()
+        proof = kept_proof(tmp_path, message.external.message_id)
+        assert proof is not None
+        checked = verifier.check(proof)
+        assert (checked.message_id, checked.master.key_blocks) == (message.external.message_id, number)
+        assert len(read) == len(set(read)) <= end, "each record is read once at most"
+        assert max(read) == end - 1
+
+
+def test_a_proof_whose_parts_stand_in_another_order_is_found_all_the_same(tmp_path: Path) -> None:
+    message, other = a_message(1), tmp_path / "other"
+
+    async def live() -> None:
+        chain = KeptChain(tmp_path)
+        keeper = chain.live()
+        keeper.expect(message.parsed)
+        chain.carry_out(message)
+        await keeper.close()
+        (batch,) = chain.topic.reader().batches(0, 0)
+        turned = [Record(one.key, one.value) for one in reversed([*batch])]
+        other.mkdir()
+        writer = create_topic(other, PROOFS_TOPIC).writer()
+        await writer.append([Record(b"not hexadecimal", b"x"), *turned, Record(turned[0].key, b"no part")])
+        await writer.close()
+
+    asyncio.run(live())
+
+    assert kept_proof_file(other, message.external.message_id) == kept_proof_file(
+        tmp_path, message.external.message_id
+    )
 
 
 def test_a_made_up_proof_on_the_topic_proves_nothing(tmp_path: Path) -> None:
