@@ -28,7 +28,7 @@ class Rule(StrEnum):
     UNKNOWN_MASTER = "unknown master"  # it refers to a master block that is not final here
     UNKNOWN_BLOCK = "unknown block"  # it commits a shard block that is not final here
     BAD_COMMIT = "bad commit"  # a block that does not follow the last one of its shard
-    BAD_PLAN = "bad plan"  # a split or merge that cannot be
+    BAD_PLAN = "bad plan"  # a split or merge that cannot be, or that nobody here wants
     BAD_CONFIGURATION = "bad configuration"  # one that cannot be, or that nobody here wants
     BY_SWITCH = "by switch"  # a test asked for it
 

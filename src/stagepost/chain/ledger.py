@@ -5,7 +5,7 @@ collate, collate_master → agreement → check → finalised → events, histor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -50,7 +50,9 @@ Checked: TypeAlias = BlockId | DeclinedCandidate | NoAnswer
 
 
 class EmbeddedLedger:
-    """`wanted`: hashes of configurations that this validator is willing to change to."""
+    """`wanted`: hashes of configurations that this validator is willing to change to. `takes_plans`: for which splits and
+    merges after a state it votes.
+    """
 
     def __init__(
         self, genesis: Genesis, history: History | None = None, switches: Switches | None = None
@@ -61,6 +63,7 @@ class EmbeddedLedger:
         self.following = FollowedChain(first_states(genesis), MemoryHistory() if history is None else history)
         self.switches = switches or Switches()
         self.wanted: set[bytes] = set()
+        self.takes_plans: Callable[[MasterState, Sequence[Plan]], bool] = lambda state, plans: True
         self._sessions: dict[Shard, LedgerSession] = {}
         self._sessions_of = self.master.seqno
 
@@ -205,7 +208,15 @@ class EmbeddedLedger:
             # Two thirds want what a quorum has voted for: who does not must follow, or nobody could go on.
             wanted = None if now_ms is None else self.wanted
             master = self.following.check_master(session, candidate, parent, payload, now_ms, wanted)
-            return master if isinstance(master, DeclinedCandidate) else master.block_id
+            if isinstance(master, DeclinedCandidate):
+                return master
+            state = None if now_ms is None or payload == CLOSING else self.following.master_after(parent)
+            if state is not None and not self.takes_plans(state, master.block.plans):
+                said = (
+                    f"{one.kind.name.lower()} of shard {one.shard.prefix:016x}" for one in master.block.plans
+                )
+                return DeclinedCandidate(Rule.BAD_PLAN, f"nobody here asked for {', '.join(said)}")
+            return master.block_id
         chain = self.chain(session)
         if chain is None:
             return DeclinedCandidate(Rule.WRONG_SESSION, f"session {session.hex()} is not at work here")

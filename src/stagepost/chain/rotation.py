@@ -58,6 +58,19 @@ def planned(state: MasterState, plans: Iterable[Plan]) -> MasterState | str:
     return msgspec.structs.replace(state, shards=in_order(entries.values()))
 
 
+def lead_towards(count: int, state: MasterState, plans: Iterable[Plan]) -> bool:
+    """Return whether each of these plans brings the number of shards nearer to `count`, with those that stand already."""
+    kinds = [entry.plan for entry in state.shards]
+    # A merge stands in both halves.
+    present = len(kinds) + kinds.count(PlanKind.SPLIT) - kinds.count(PlanKind.MERGE) // 2
+    for plan in plans:
+        is_split = plan.kind is PlanKind.SPLIT
+        if present >= count if is_split else present <= count:
+            return False
+        present += 1 if is_split else -1
+    return True
+
+
 def configured(state: MasterState, chosen: Configuration, *, is_new: bool = False) -> MasterState:
     """Return `state`, which has its block's number and time, under the configuration `chosen`: with its next set when the
     time of that has come, and with the sessions that follow. `is_new`: the block carries `chosen`, and is a key block even

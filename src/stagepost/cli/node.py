@@ -236,8 +236,8 @@ def _with_members(command: F, section: str) -> F:
 @click.option(
     "--shards",
     type=click.IntRange(1, 16),
-    help="Number of shards; the validator proposes splits and merges until there are as many. Give all validators the "
-    "same number. [it proposes none]",
+    help="Number of shards; the validator proposes splits and merges, and votes for those of others, until there are as "
+    "many. More than two thirds have to want the same number. [it wants neither]",
 )
 @click.pass_context
 def validator(

@@ -222,7 +222,7 @@ def _member(section: str, name: str) -> tuple[Setting, ...]:
 
 _VALIDATOR = (
     *_member("validator", "validator"),
-    Setting("validator", "shards", whole(1, 16), ABSENT, "number of shards, the same for all validators; the validator proposes splits and merges until there are as many", example=1),
+    Setting("validator", "shards", whole(1, 16), ABSENT, "number of shards, the same for all validators; the validator wants splits and merges until there are as many", example=1),
 )
 _FULL_NODE = (
     *_member("full_node", "full"),

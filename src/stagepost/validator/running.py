@@ -76,8 +76,8 @@ class LinkLayer(Protocol):
 
 
 class RunningValidator:
-    """`shards`: the wanted number of shards; the validator proposes splits and merges until there are as many. None: it
-    proposes neither."""
+    """`shards`: the wanted number of shards; the validator proposes splits and merges, and votes for those of others, until
+    there are as many. None: it does neither."""
 
     def __init__(
         self,
@@ -137,6 +137,7 @@ class RunningValidator:
         self._between = between
         self._listener = listener
         self._shards = shards
+        self.validator.chain.want_shards(shards)
         self._clock = end.clock
         self._approved = ApprovedProposals(data, network)
         self._network_file = WatchedNetworkFile(network_file, network)
@@ -238,10 +239,11 @@ class RunningValidator:
             return
         self._timer = asyncio.get_running_loop().call_later(PLAN_EVERY_S, self._plan)
         chain = self.validator.chain
-        if not chain.plans:
-            at_ms = int(self._clock.unix_s() * 1_000) + PLAN_AHEAD_MS
+        now_ms = int(self._clock.unix_s() * 1_000)
+        # A plan that the others want later is still ahead then: full nodes foresee the sessions that follow.
+        if all(plan.at_ms <= now_ms for plan in chain.plans):
             present = [entry.shard for entry in chain.ledger.master.shards]
-            chain.plans[:] = plans_towards(self._shards, present, at_ms)
+            chain.plans[:] = plans_towards(self._shards, present, now_ms + PLAN_AHEAD_MS)
 
 
 def plans_towards(wanted: int, present: Sequence[Shard], at_ms: int) -> list[Plan]:

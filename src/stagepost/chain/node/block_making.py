@@ -26,11 +26,13 @@ ROTATIONS_APART_MS = 5_000
 session's life, if that is less."""
 
 TRY_AGAIN_MS = 2_000
-"""Milliseconds from a block of this validator with a configuration that did not take effect to its next one; doubled with each."""
+"""Milliseconds from a block of this validator with a configuration or plan that did not take effect to its next one; doubled with
+each.
+"""
 
 TRY_AGAIN_MAX_MS = 10_000
-"""Milliseconds of that pause, at most, for each validator of the set: while too few of them approve a configuration, the others
-decline each block that carries it, and the block's slot is lost.
+"""Milliseconds of that pause, at most, for each validator of the set: while too few of them want a configuration or plan, the
+others decline each block that carries it, and the block's slot is lost.
 """
 
 
@@ -51,26 +53,43 @@ class Collator(Protocol):
         """Take the report on each message that the block maker read."""
 
 
+class _Pauses:
+    """Pauses between this validator's blocks that carry a wish: it does not know how many others share it."""
+
+    def __init__(self) -> None:
+        self._pause_ms = 0
+        self._tried_ms = 0
+
+    def end(self) -> None:
+        self._pause_ms = 0
+
+    def is_over(self, now_ms: int) -> bool:
+        # A clock that was put back ends the pause.
+        return not 0 <= now_ms - self._tried_ms < self._pause_ms
+
+    def tried(self, validators: int, now_ms: int) -> None:
+        """Note that this validator, of so many, has put its wish into a block."""
+        self._pause_ms = min(max(TRY_AGAIN_MS, 2 * self._pause_ms), TRY_AGAIN_MAX_MS * validators)
+        self._tried_ms = now_ms
+
+
 class _WantedConfigurations:
-    """Configurations that this validator proposes in turn, with pauses between its blocks that carry one: it does not know
-    how many others approve them.
-    """
+    """Configurations that this validator proposes in turn."""
 
     def __init__(self) -> None:
         self._wanted: tuple[Configuration, ...] = ()
         self._turn = 0
-        self._pause_ms = 0
-        self._tried_ms = 0
+        self._pauses = _Pauses()
 
     def replace(self, wanted: Sequence[Configuration]) -> None:
         """Propose these from now on; others than before are proposed at once."""
         if self._wanted != tuple(wanted):
-            self._wanted, self._turn, self._pause_ms = tuple(wanted), 0, 0
+            self._wanted, self._turn = tuple(wanted), 0
+            self._pauses.end()
 
     def due(self, base: Configuration, now_ms: int) -> Configuration | None:
         """Return the one to propose now, of those that can follow `base`; None during a pause."""
-        # A clock that was put back ends the pause.
-        if 0 <= now_ms - self._tried_ms < self._pause_ms:
+        if not self._pauses.is_over(now_ms):
             return None
         turned = (*self._wanted[self._turn :], *self._wanted[: self._turn])
         return next((one for one in turned if fault_in_change(base, one) is None), None)
@@ -78,9 +97,7 @@ class _WantedConfigurations:
     def tried(self, configuration: Configuration, now_ms: int) -> None:
         """Note that this validator has put the configuration into a block."""
         self._turn = (self._wanted.index(configuration) + 1) % len(self._wanted)
-        longest_ms = TRY_AGAIN_MAX_MS * len(configuration.current.validators)
-        self._pause_ms = min(max(TRY_AGAIN_MS, 2 * self._pause_ms), longest_ms)
-        self._tried_ms = now_ms
+        self._pauses.tried(len(configuration.current.validators), now_ms)
 
 
 class BlockMaker:
@@ -88,6 +105,7 @@ class BlockMaker:
 
     def __init__(self, ledger: EmbeddedLedger, collator: Collator | None) -> None:
         self.plans: list[Plan] = []
+        self._plan_pauses = _Pauses()
         self._wanted = _WantedConfigurations()
         self._key_block = 0
         self._ledger = ledger
@@ -99,16 +117,14 @@ class BlockMaker:
         if not asked.is_wanted and not self.is_wanted(session, parent, now_ms):
             return None
         if session.shard == MASTER_SHARD:
-            configuration = self._configuration_upon(parent, now_ms)
+            configuration, plans = self._configuration_upon(parent, now_ms), self._plans_upon(parent, now_ms)
             payload = self._ledger.collate_master(
-                session.session_id,
-                parent,
-                now_ms,
-                plans=self._plans_upon(parent),
-                configuration=configuration,
+                session.session_id, parent, now_ms, plans=plans, configuration=configuration
             )
             if payload is not None and configuration is not None:
                 self._wanted.tried(configuration, now_ms)
+            if payload is not None and plans:
+                self._plan_pauses.tried(len(self._ledger.master.configuration.current.validators), now_ms)
             return payload
         collator = self._collator
         messages = () if collator is None else collator.take(session)
@@ -128,7 +144,7 @@ class BlockMaker:
                 or self._ledger.is_block_wanted(session.session_id, parent)
                 or self._is_time_to_pass(session, parent, now_ms)
             )
-        if self._plans_upon(parent) or self._configuration_upon(parent, now_ms) is not None:
+        if self._plans_upon(parent, now_ms) or self._configuration_upon(parent, now_ms) is not None:
             return True
         return self._ledger.is_master_block_wanted(now_ms, parent)
 
@@ -156,12 +172,15 @@ class BlockMaker:
         master = self._ledger.master
         if master.last_key_block_seqno != self._key_block:
             self._wanted.replace(())
-        self.plans[:] = [plan for plan in self.plans if not isinstance(planned(master, [plan]), str)]
+        possible = [plan for plan in self.plans if not isinstance(planned(master, [plan]), str)]
+        if len(possible) < len(self.plans):
+            self.plans[:] = possible
+            self._plan_pauses.end()
 
-    def _plans_upon(self, parent: bytes) -> list[Plan]:
+    def _plans_upon(self, parent: bytes, now_ms: int) -> list[Plan]:
         state = self._ledger.following.master_after(parent)
         chosen: list[Plan] = []
-        for plan in self.plans:
+        for plan in self.plans if self._plan_pauses.is_over(now_ms) else ():
             after = None if state is None else planned(state, [plan])
             if after is not None and not isinstance(after, str):
                 chosen.append(plan)

@@ -53,7 +53,7 @@ from stagepost.chain.node.candidate_judging import Answer, CandidateJudge, Check
 from stagepost.chain.node.follower import ChainFollower, FollowerOptions, OnEvents
 from stagepost.chain.node.own_memory import OwnMemory
 from stagepost.chain.node.store import ChainStore
-from stagepost.chain.rotation import Plan
+from stagepost.chain.rotation import Plan, lead_towards
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
@@ -234,6 +234,14 @@ class ChainValidator:
             raise ConfigError(f"the configuration cannot be used: {fault}")
         self.ledger.wanted = {one.hash for one in configurations}
         self.making.propose_configurations(configurations)
+
+    def want_shards(self, count: int | None) -> None:
+        """Vote only for splits and merges that bring the number of shards nearer to `count`; for none with None. Before the first
+        call this validator votes for all.
+        """
+        self.ledger.takes_plans = lambda state, plans: (
+            not plans or (count is not None and lead_towards(count, state, plans))
+        )
 
     # Sessions
 

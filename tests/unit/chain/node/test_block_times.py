@@ -16,6 +16,7 @@ from stagepost.chain.agreement.effects import CheckCandidate, Propose
 from stagepost.chain.agreement.member import Member
 from stagepost.chain.agreement.session import Session
 from stagepost.chain.master_block import decode_master_block
+from stagepost.chain.master_state import PlanKind
 from stagepost.chain.node.block_making import (
     IDLE_PAUSE_MS,
     PASSED_MS,
@@ -25,6 +26,7 @@ from stagepost.chain.node.block_making import (
     BlockMaker,
 )
 from stagepost.chain.node.candidate_judging import CandidateJudge, Seat
+from stagepost.chain.rotation import Plan
 from stagepost.chain.shard_blocks import CLOCK_AHEAD_MS_MAX
 from stagepost.remp.ledger import CollatedBlock, LedgerSession, ParsedMessage
 from stagepost.remp.message import ExternalMessage
@@ -187,6 +189,41 @@ def test_a_configuration_that_too_few_approve_costs_few_slots_and_lets_others_ha
     assert tried() == wanted[1].encode(), "another wish is tried at once"
     maker.propose_configurations([])
     assert not maker.is_wanted(session, session.session_id, now_ms + longest_ms)
+
+
+def test_a_plan_that_too_few_want_costs_few_slots_and_one_that_was_taken_makes_the_next_one_wait_for_nothing() -> (
+    None
+):
+    configuration = msgspec.structs.replace(
+        a_configuration(), master_lifetime_ms=3_600_000, shard_lifetime_ms=3_600_000
+    )
+    chain = DecidedChain(a_genesis(configuration))
+    session, maker = chain.ledger.master_session(), BlockMaker(chain.ledger, None)
+    longest_ms = TRY_AGAIN_MAX_MS * len(configuration.current.validators)
+
+    def tried() -> tuple[Plan, ...]:
+        asked = Propose(1, chain.ledger.following.master_hash, is_wanted=True)
+        payload = maker.payload(session, asked, chain.now_ms)
+        assert payload is not None
+        return decode_master_block(payload).plans
+
+    whole = chain.whole.shard
+    split = Plan(PlanKind.SPLIT, whole, chain.now_ms)
+    pause_ms = TRY_AGAIN_MS
+    while pause_ms < longest_ms:
+        maker.plans[:] = [msgspec.structs.replace(split, at_ms=chain.now_ms)]
+        assert maker.is_wanted(session, session.session_id, chain.now_ms)
+        assert len(tried()) == 1
+        chain.now_ms += pause_ms - 1
+        assert not maker.is_wanted(session, session.session_id, chain.now_ms)
+        assert tried() == ()
+        chain.now_ms += 1
+        pause_ms = min(2 * pause_ms, longest_ms)
+    assert len(tried()) == 1
+    chain.master_block(plans=[split])
+    maker.forget_plans()
+    maker.plans[:] = [Plan(PlanKind.MERGE, whole, chain.now_ms)]
+    assert len(tried()) == 1
 
 
 def test_of_expiries_so_many_are_known_and_none_that_no_block_takes_yet() -> None:

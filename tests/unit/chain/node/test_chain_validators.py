@@ -299,6 +299,47 @@ def test_shards_split_and_merge_and_every_message_is_served_once() -> None:
     run_in_virtual_time(main())
 
 
+def test_one_validator_alone_splits_and_merges_nothing_and_a_quorum_that_wants_it_does() -> None:
+    """Each split and merge costs everybody a session: with one vote a single validator could make a session a second."""
+
+    async def main() -> None:
+        world = ChainOverlayWorld(4, 5, full_nodes=1, configure=long_lived)
+        world.start()
+        liar, *honest = (house.validator for house in world.validators)
+        assert liar is not None
+        whole = liar.ledger.sessions()[0].shard
+
+        def shards() -> int:
+            return len(world.houses[-1].running.ledger.master.shards)
+
+        async def go_on(messages: int) -> None:
+            """Let the liar ask for a split of one shard, and for a merge of two, whenever it leads."""
+            for _ in range(messages):
+                kind = PlanKind.SPLIT if shards() == 1 else PlanKind.MERGE
+                liar.plans[:] = [Plan(kind, whole, START_MS)]
+                world.offer(some_primes(len(world.offered), salt=len(world.offered)))
+                await asyncio.sleep(0.3)
+
+        for one, wish in zip(honest, (None, 1, 2), strict=True):
+            assert one is not None
+            one.want_shards(wish)
+        await go_on(40)
+        assert [entry.session.catchain_seqno for entry in liar.ledger.master.shards] == [1]
+        for one in honest[:2]:
+            assert one is not None
+            one.want_shards(2)
+        await world.until(lambda: shards() == 2, "three of four want two shards")
+        await go_on(40)
+        assert [entry.session.catchain_seqno for entry in liar.ledger.master.shards] == [2, 2]
+        await settled(world)
+        for house in world.houses:
+            assert included(house, world.genesis) == Counter(dict.fromkeys(world.offered, 1))
+        world.check()
+        await world.close()
+
+    run_in_virtual_time(main())
+
+
 def test_another_set_of_validators_takes_over_when_all_want_it() -> None:
     async def main() -> None:
         def first_four(configuration: Configuration) -> Configuration:
