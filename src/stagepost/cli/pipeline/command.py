@@ -292,7 +292,7 @@ def compact(folder: TableStore, keep_s: float | None, master: str, as_json: bool
     if read_manifest(folder) is None:
         raise _no_tables(folder)
     if folder.is_local:  # object storage appends to no file; its own log of accesses says who it was
-        what = "pipeline compact" if keep_s is None else f"pipeline compact --keep {keep_s:g}s"
+        what = "pipeline compact" if keep_s is None else f"pipeline compact --keep {keep_s:.0f}s"
         record_action(folder.folder, what, through="cli", who=user_name())
     progress = PipelineProgress()
     progress.say("starting Spark (about 10 s) …")
