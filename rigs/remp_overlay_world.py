@@ -17,6 +17,7 @@ from rigs.one_session_ledger import WHOLE_SHARD, OneSessionLedger
 from stagepost.catchain.block import decode_update
 from stagepost.catchain.member import MemberOptions
 from stagepost.errors import DecodeError
+from stagepost.full_node.complaints import ChallengeReport
 from stagepost.full_node.full_node import FullNode
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.staged_sending import SendingOptions
@@ -155,6 +156,7 @@ class OverlayWorld:
         self.is_full_node_linked = True
         self.houses = [House(self, number) for number in range(size)]
         self.receipts: list[Receipt] = []
+        self.challenged: list[ChallengeReport] = []
         self.topic = MemoryTopic(STATUSES_TOPIC)
         self.full_node = FullNode(
             FULL_NODE_SEED,
@@ -166,6 +168,7 @@ class OverlayWorld:
             Random(seed + 2),
             options=sending,
             on_status=self.receipts.append,
+            challenged=self.challenged.append,
         )
         self.full_node.start()
 

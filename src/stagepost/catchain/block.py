@@ -14,7 +14,8 @@ from hashlib import sha256
 
 import msgspec
 
-from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id
+from stagepost.ground.crypto import ed25519
+from stagepost.ground.wire.tl import Reader, Writer, constructor_bytes, constructor_id, key_id
 
 SIGNATURE_BYTES = 64
 DEPENDENCIES_MAX = 4
@@ -101,6 +102,19 @@ class Block(msgspec.Struct, frozen=True, gc=False):
         return writer.written()
 
 
+def is_signed_by(block: Block, public_key: bytes) -> bool:
+    """Return whether the holder of `public_key` has signed `block`, whichever version of hashes its network has."""
+    author = key_id(public_key)
+    return len(block.signature) == SIGNATURE_BYTES and any(
+        ed25519.verify(
+            public_key,
+            block_id(block.incarnation, author, block.height, block.data_hash(version)),
+            block.signature,
+        )
+        for version in (HashVersion.WITH_REFERENCES, HashVersion.PAYLOAD_ONLY)
+    )
+
+
 def decode_update(data: bytes) -> Block:
     reader = Reader(data)
     reader.read_constructor(UPDATE_ID)
@@ -162,8 +176,8 @@ def incarnation_of(session_id: bytes, key_ids: Sequence[bytes]) -> bytes:
     first.write_constructor(FIRST_BLOCK_ID)
     first.write_int256(session_id)
     first.write_vector_count(len(key_ids))
-    for key_id in key_ids:
-        first.write_int256(key_id)
+    for member_id in key_ids:
+        first.write_int256(member_id)
     overlay = Writer()
     overlay.write_bytes(first.written())
     return sha256(constructor_bytes(OVERLAY_ID) + overlay.written()).digest()

@@ -17,17 +17,18 @@ from random import Random
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
-from stagepost.full_node.complaints import Complaint, ComplaintBook
+from stagepost.full_node.complaints import (
+    ChallengeBook,
+    ChallengeReport,
+    Complaint,
+    ComplaintBook,
+    SilenceWatch,
+)
 from stagepost.full_node.earlier_life import FINALS_KEPT_MAX
 from stagepost.full_node.known_sets import KnownSets
 from stagepost.full_node.message_record import MessageRecord, RecordEvent, RecordState
 from stagepost.full_node.network import NetworkMember
-from stagepost.full_node.receipt_checks import (
-    ReceiptChecks,
-    ReceiptJudge,
-    StatementIntake,
-    is_statement,
-)
+from stagepost.full_node.receipt_checks import ReceiptChecks, ReceiptJudge, StatementIntake
 from stagepost.full_node.staged_sending import (
     CATCHAINS_KEPT,
     LOOK_AHEAD_S,
@@ -51,7 +52,7 @@ from stagepost.remp.message import ExternalMessage, RempMessage
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, Rejected, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Quarantined, Receipt
-from stagepost.remp.receipts.statements import PlacedLink
+from stagepost.remp.receipts.statements import ChallengeOutcome, PlacedLink, is_outcome, is_statement
 from stagepost.remp.receipts.status import Level, is_finally_accepted
 from stagepost.remp.sessions import member_ids
 from stagepost.remp.shard import Shard
@@ -91,7 +92,8 @@ class FullNode:
     `on_status` hears of a status once the topic holds the status on disk; `on_settled` only of a status by which nobody
     need submit the message again. `on_refused` hears of each receipt that does not count. `sets_changed` is called when
     validators that may sign have come or gone, `complain` with what a validator's own receipts prove against it, `expect`
-    with each message whose end is awaited from now on.
+    with each message whose end is awaited from now on. `record_challenge` records, before this node asks for a challenge, the
+    accused and the message; `challenged` gets what became of it.
 
     While the topic cannot be written, or `disk_fault` returns why other files of the node cannot, no message is taken."""
 
@@ -109,6 +111,8 @@ class FullNode:
         on_status: OnStatus = lambda receipt: None,
         sets_changed: Callable[[KnownSets], None] = lambda known_sets: None,
         complain: Callable[[Complaint], None] = lambda complaint: None,
+        challenged: Callable[[ChallengeReport], None] = lambda report: None,
+        record_challenge: Callable[[bytes, bytes], None] = lambda accused, message_id: None,
         verifier: SignatureVerifier | None = None,
         disk_fault: Callable[[], StorageError | None] = lambda: None,
         expect: Callable[[ParsedMessage], None] = lambda parsed: None,
@@ -135,6 +139,10 @@ class FullNode:
         self._expect = expect
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
+        book = ChallengeBook(Random(random.getrandbits(64)), links.send, challenged, record_challenge)
+        self.challenges = SilenceWatch(
+            clock, self.sending, self._complaints, book, self.is_final, known_sets.message_timeout_ms
+        )
         self._checks = ReceiptChecks(self._receipt_checked, verifier)
         self._bound = StatementIntake(self.sets)
         self._alarm = Alarm(clock, self._wake)
@@ -174,6 +182,7 @@ class FullNode:
 
     def close(self) -> None:
         self._alarm.cancel()
+        self.challenges.close()
 
     # Questions
 
@@ -356,6 +365,7 @@ class FullNode:
     def _end_life(self, message_id: bytes) -> None:
         """Expect nothing more of a message; a final one is still remembered."""
         self.shares.give_back(message_id)
+        self.challenges.forget(message_id)
         record = self._records.get(message_id)
         if record is not None:
             self._publish_waiting(record)
@@ -376,11 +386,15 @@ class FullNode:
     # Validators
 
     def receipts_came(self, validator: bytes, data: bytes) -> None:
-        """Check the receipts of a packet, or the statement that binds the next one; `DecodeError` closes the link by
-        name.
+        """Check the receipts of a packet, the statement that binds the next one, or the outcome of a challenge; `DecodeError`
+        closes the link by name.
         """
         if is_statement(data):
             self._bound.came(validator, data)
+            return
+        if is_outcome(data):
+            outcome = ChallengeOutcome.decode(data)
+            self.challenges.outcome_came(validator, outcome, self.sets.public_key_of(outcome.accused))
             return
         packet = CombinedReceipt.decode(data)
         if packet.source_id != validator:
@@ -437,6 +451,7 @@ class FullNode:
             record.waiting.append((receipt, link))
         else:
             self._publish_counted(receipt, link)
+        self.challenges.heard(receipt)
         self._perform(effects)
 
     def _is_ahead(self, receipt: Receipt, fault: Quarantined) -> bool:
@@ -576,6 +591,7 @@ class FullNode:
         if record.is_final:
             return
         self.shares.give_back(message_id)
+        self.challenges.forget(message_id)
         is_submitted = record.state is not RecordState.UNSENT
         if is_submitted:
             # SentToValidators, if it is still owed, comes before Finalized, and so do receipts that wait for it.

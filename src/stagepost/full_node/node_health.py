@@ -138,6 +138,11 @@ class NetworkMembers:
         member = self._of_key.get(public_key)
         return f"key {public_key.hex()[:8]}" if member is None else member.name
 
+    def name_of_id(self, own_id: bytes) -> str:
+        """Return the name of the member with a key id; of one that is not in the network file, the id."""
+        member = self._of_id.get(own_id)
+        return own_id.hex() if member is None else member.name
+
     def status(
         self, public_keys: Iterable[bytes], linked_ids: set[bytes], now_ms: int
     ) -> tuple[MemberStatus, ...]:

@@ -13,15 +13,12 @@ from typing import TypeAlias
 from stagepost.errors import DecodeError, ErrorCode
 from stagepost.ground.crypto.ed25519 import Claim
 from stagepost.ground.signatures.verifier import Errand, InlineVerifier, Request, SignatureVerifier
-from stagepost.ground.wire.tl import CONSTRUCTOR_BYTES, constructor_bytes
 from stagepost.remp.receipts.receipt import NOT_SIGNED, Quarantined, Receipt, check, check_but_signature
-from stagepost.remp.receipts.statements import SIGNED_STATEMENT_ID, PacketStatement, PlacedLink, placed_in
+from stagepost.remp.receipts.statements import PacketStatement, PlacedLink, placed_in
 from stagepost.remp.validator_sets import ValidatorSets
 
 OnJudged: TypeAlias = Callable[[Receipt, Quarantined | None, PlacedLink | None], None]
 ReceiptRequest: TypeAlias = Request[Receipt, Quarantined]
-
-_STATEMENT = constructor_bytes(SIGNED_STATEMENT_ID)
 
 
 class ReceiptJudge:
@@ -91,11 +88,6 @@ class ReceiptChecks:
             self._on_judged(receipt, verdict, link)
 
 
-def is_statement(data: bytes) -> bool:
-    """Return whether the object that a validator sent is a statement, and not a packet of receipts."""
-    return data[:CONSTRUCTOR_BYTES] == _STATEMENT
-
-
 class StatementIntake:
     def __init__(self, sets: ValidatorSets) -> None:
         self.sets = sets
@@ -137,5 +129,5 @@ class StatementIntake:
 
     def _is_signed(self, statement: PacketStatement) -> bool | None:
         """Return whether its source has signed the statement; None if no session of that source is known here."""
-        member = next(iter(self.sets.memberships(statement.source_id).values()), None)
-        return None if member is None else statement.is_signed_by(member[1].public_key)
+        public_key = self.sets.public_key_of(statement.source_id)
+        return None if public_key is None else statement.is_signed_by(public_key)

@@ -6,9 +6,9 @@
     await node.take_deliveries(transport)  # also takes what comes on that topic of reliable delivery
     await node.close()
 
-The data folder holds `chain/`, `topics/`, `genesis.tl`, `validator-sets.json`, `complaints.jsonl` if there are complaints, and while the
-node runs `full-node.socket` for programs and `full-node.json`, which names the socket. After a restart the node finds
-messages without an end on the statuses topic.
+The data folder holds `chain/`, `topics/`, `genesis.tl`, `validator-sets.json`, `complaints.jsonl` and `challenges.jsonl` if
+there are any, and while the node runs `full-node.socket` for programs and `full-node.json`, which names the socket. After a
+restart the node finds messages without an end on the statuses topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stagepost.delivery.config import ReceiverConfig
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.transport import Transport
 from stagepost.errors import StorageError
-from stagepost.full_node.complaints import Complaint
+from stagepost.full_node.complaints import ChallengeReport, Complaint
 from stagepost.full_node.earlier_life import earlier_life
 from stagepost.full_node.from_delivery import DeliveryIntake
 from stagepost.full_node.from_topic import GROUP, MESSAGES_TOPIC, MessageIntake
@@ -46,6 +46,7 @@ from stagepost.full_node.node_health import LOG_NAME, NetworkMembers, log_sessio
 from stagepost.full_node.owed_writes import LinesFile, OwedWrites
 from stagepost.full_node.proof_keeping import OnProved, ProofKeeper
 from stagepost.full_node.status_topic import RETRY_S, StatusTopic
+from stagepost.ground.files.audit import record_action
 from stagepost.ground.files.data_folder import make_private
 from stagepost.ground.files.running_nodes import FULL_NODE_FILE, FullNodeFacts
 from stagepost.ground.files.small_files import replace_file
@@ -69,6 +70,7 @@ log = logging.getLogger(__name__)
 
 CHAIN_FOLDER = "chain"
 COMPLAINTS_FILE = "complaints.jsonl"
+CHALLENGES_FILE = "challenges.jsonl"
 INBOX_FOLDER = "inbox"
 DELIVERIES_AT_ONCE = 256
 """Messages of one sender at a time that validators have not answered for."""
@@ -136,6 +138,7 @@ class RunningFullNode:
         self.statuses.on_full = self.links.hold
         self._owed = OwedWrites()
         self._complaints = LinesFile(data / COMPLAINTS_FILE)
+        self._challenges = LinesFile(data / CHALLENGES_FILE)
         self.kafka: KafkaBridge | None = None
         self._intake: MessageIntake | None = None
         self._deliveries: DeliveryIntake | None = None
@@ -154,6 +157,8 @@ class RunningFullNode:
             on_status=self._heard,
             sets_changed=self._session_log.changed,
             complain=self._complain,
+            challenged=self._challenged,
+            record_challenge=self._record_challenge,
             verifier=self._verifier,
             disk_fault=lambda: self.disk_fault,
             expect=self.proofs.expect,
@@ -284,6 +289,24 @@ class RunningFullNode:
         )
         self._complaints.add(complaint.to_json())
         self._owed.do(COMPLAINTS_FILE, self._complaints.write)
+
+    def _record_challenge(self, accused: bytes, message_id: bytes) -> None:
+        """Write to the audit file that this node asks for a challenge."""
+        what = f"challenge of {self.members.name_of_id(accused)} about message {message_id.hex()}"
+        own_name = self.members.name_of(self.full_node.public_key)
+        record_action(self.data, what, through="link", who=own_name)
+
+    def _challenged(self, report: ChallengeReport) -> None:
+        said = {
+            "outcome": str(report.outcome),
+            "validator": self.members.name_of_id(report.accused),
+            "message_id": report.known.message_id.hex(),
+            "known": report.known.number,
+            "newest": None if report.newest is None else report.newest.number,
+        }
+        log.warning("validator challenged", extra=said)
+        self._challenges.add(report.to_json(self.full_node.now_ms))
+        self._owed.do(CHALLENGES_FILE, self._challenges.write)
 
     async def close(self) -> None:
         if self._members_timer is not None:

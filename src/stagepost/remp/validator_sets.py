@@ -191,6 +191,11 @@ class ValidatorSets:
         """Return the sessions that a validator's key belongs to, by their ids."""
         return self._known_memberships().get(source_id, {})
 
+    def public_key_of(self, source_id: bytes) -> bytes | None:
+        """Return the key of a validator with a known session; None for anybody else."""
+        member = next(iter(self.memberships(source_id).values()), None)
+        return None if member is None else member[1].public_key
+
     def _known_memberships(self) -> dict[bytes, dict[bytes, Membership]]:
         if self._memberships is None:
             self._memberships = {}

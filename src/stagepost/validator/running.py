@@ -38,6 +38,7 @@ from stagepost.errors import StorageError
 from stagepost.full_node.network import MEMBERS_EVERY_S, NetworkMember, RempNetwork, WatchedNetworkFile
 from stagepost.full_node.node_health import NetworkMembers, log_sessions
 from stagepost.full_node.running import CHAIN_FOLDER, our_end
+from stagepost.ground.files.audit import record_action
 from stagepost.ground.files.data_folder import make_private, own_folder
 from stagepost.ground.identifiers import LinkEncryption
 from stagepost.ground.loop.clock import Clock
@@ -50,6 +51,7 @@ from stagepost.remp.links.overlay import Overlay, OverlayEvents, ValidatorLinks
 from stagepost.remp.links.overlay_links import LinkMember, OverlayLinks
 from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.queue.state import MESSAGE_TIMEOUT_S
+from stagepost.remp.receipts.statements import AskedChallenge
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import STORE_FILE as SESSIONS_FILE
@@ -130,6 +132,7 @@ class RunningValidator:
             on_notice=self._noticed,
             on_events=self._chain_spoke,
             on_event=self._queue_spoke,
+            on_asked=self._record_asked,
         )
         place = network.place_of(end.public_key)
         overlay_id = self.validator.chain.overlay_id
@@ -184,6 +187,12 @@ class RunningValidator:
         _report_event(plan, event)
         for watcher in self.watchers:
             watcher(plan, event)
+
+    def _record_asked(self, full_node: bytes, asked: AskedChallenge) -> None:
+        """Write to the audit file that a full node asks for a challenge, by the names of the network file."""
+        accused, who = (self.members.name_of_id(one) for one in (asked.accused, full_node))
+        what = f"challenge of {accused} about message {asked.last.message_id.hex()}"
+        record_action(self.data, what, through="link", who=who)
 
     @property
     def disk_fault(self) -> StorageError | None:

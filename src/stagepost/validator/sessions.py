@@ -25,6 +25,8 @@ from stagepost.remp.queue.message_states import OPEN, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver
 from stagepost.remp.queue.reliable_queue import ReliableQueue
 from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE, to_forward
+from stagepost.remp.receipts.statements import AskedChallenge, is_asked_challenge
+from stagepost.validator.asked_challenges import AskedChallenges
 from stagepost.validator.held_messages import EarlyMessage, EarlyMessages
 from stagepost.validator.links import FULL_NODES_MAX
 from stagepost.validator.owed_receipts import OwedReceipts
@@ -56,6 +58,7 @@ class ClosableOverlay(Overlay, Protocol):
 
 MakeOverlay = Callable[[SessionPlan, OverlayEvents], ClosableOverlay]
 OnSessionEvent = Callable[[SessionPlan, SessionEvent], None]
+OnAsked = Callable[[bytes, AskedChallenge], None]
 
 
 class ValidatorCounters(msgspec.Struct):
@@ -78,7 +81,8 @@ class _EndedSession(msgspec.Struct, frozen=True):
 
 class Validator:
     """`full_node_keys`: public keys by key id. Where it is given, only these full nodes are listened to, and
-    every message must be signed by the full node that sends it; otherwise the link alone vouches for it.
+    every message must be signed by the full node that sends it; otherwise the link alone vouches for it. `on_asked` records
+    that a full node asks for a challenge, before it is made; `StorageError` if it cannot.
     """
 
     def __init__(
@@ -95,11 +99,15 @@ class Validator:
         options: SessionOptions | None = None,
         full_node_keys: Mapping[bytes, bytes] | None = None,
         on_event: OnSessionEvent = lambda plan, event: None,
+        on_asked: OnAsked = lambda full_node, asked: None,
     ) -> None:
         self.cache = cache or MessageCache()
         self.counters = ValidatorCounters()
         self.statements = Statements(store, lambda: self.cache.window.current)
         self.receipts = ReceiptSender(seed, links, clock, self.statements)
+        self.asked = AskedChallenges(
+            self.receipts.source_id, clock, self._has_sent, lambda to, said: links.tell(to, said), on_asked
+        )
         self._seed = seed
         self._store = store
         self._make_overlay = make_overlay
@@ -155,6 +163,7 @@ class Validator:
             if isinstance(event, RecoveryReport):
                 # An older disk that nobody told us of: it lacks receipts as well as blocks.
                 self.mute()
+            self.asked.heard(plan, event)
             self._on_event(plan, event)
 
         if plan.masterchain_seqno > self.cache.window.current:
@@ -182,6 +191,7 @@ class Validator:
         overlay = self._make_overlay(plan, runner)
         self._sessions[plan.session_id] = runner, overlay
         runner.start(overlay)
+        self.asked.began(plan, runner.graph, runner.challenge)
         # The newest that holds an account is asked first.
         self._current.insert(0, plan.session_id)
         if plan.index in plan.current:
@@ -247,6 +257,7 @@ class Validator:
         """
         old, _ = self._sessions[session_id]
         old.awaits_quorum = False
+        self.asked.ended(session_id)
         self._release_tellings()
         old.release_all()
         old.perform(old.queue.session_ended(self._clock.unix_s()))
@@ -306,6 +317,7 @@ class Validator:
     def end_session(self, session_id: bytes) -> None:
         """Leave the session. Its rows on disk are deleted when its messages have expired."""
         runner, overlay = self._sessions.pop(session_id)
+        self.asked.ended(session_id)
         if self._ended.pop(session_id, None) is None:
             self._current.remove(session_id)
         runner.stop()
@@ -370,16 +382,25 @@ class Validator:
     # Full nodes
 
     def message_came(self, full_node: bytes, message: bytes) -> None:
-        """Take a boxed message of a full node. A `DecodeError` raised here closes the link by name."""
-        self.counters.messages += 1
+        """Take a boxed message of a full node, or what it asks for. A `DecodeError` raised here closes the link by name."""
+        is_asking = is_asked_challenge(message)
+        self.counters.messages += not is_asking
         try:
-            self._take(full_node, RempMessage.decode(message))
+            if is_asking:
+                self.asked.came(full_node, AskedChallenge.decode(message))
+            else:
+                self._take(full_node, RempMessage.decode(message))
         except DecodeError as error:
             self.counters.refused[error.code] += 1
             raise
 
     def full_node_linked(self, full_node: bytes) -> None:
         self.receipts.full_node_linked(full_node)
+
+    def _has_sent(self, full_node: bytes, message_id: bytes) -> bool:
+        """Return whether the full node has sent a message that we remember, to us or to another validator."""
+        cached = self.cache.get(message_id)
+        return cached is not None and full_node in cached.origins
 
     def _take(self, full_node: bytes, sent: RempMessage) -> None:
         """Check a message and take it: cheap checks first, the signature last."""

@@ -41,7 +41,7 @@ from stagepost.remp.queue.session_switch import CATCHAINS_OF_LIFE
 from stagepost.validator.queue_bridge import QueueBridge
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
 from stagepost.validator.session_store import SessionStore
-from stagepost.validator.sessions import Validator
+from stagepost.validator.sessions import OnAsked, Validator
 
 LOOK_AGAIN_MIN_S, LOOK_AGAIN_MAX_S = 0.02, 1.0
 """Seconds, at least and at most, between two looks at whether a candidate's messages have been announced by
@@ -72,7 +72,8 @@ class QueueChannel:
 
 class RempValidator:
     """`full_node_keys`: public keys by key id, of the full nodes that are served; None for all that have
-    links. `on_notice` and `on_event` get events of agreement and of queues for people and watchers.
+    links. `on_notice` and `on_event` get events of agreement and of queues for people and watchers; `on_asked` records that a
+    full node asks for a challenge.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class RempValidator:
         on_events: Callable[[Sequence[LedgerEvent]], None] = lambda events: None,
         on_notice: Callable[[LedgerSession, Notice], None] = lambda session, notice: None,
         on_event: Callable[[SessionPlan, SessionEvent], None] = lambda plan, event: None,
+        on_asked: OnAsked = lambda full_node, asked: None,
     ) -> None:
         self._session_store = session_store
         self._clock = clock
@@ -128,6 +130,7 @@ class RempValidator:
             options=session_options,
             full_node_keys=full_node_keys,
             on_event=self._queue_spoke,
+            on_asked=on_asked,
         )
         self._keys = keys = {key_id(key): key for key in public_keys}
         self.bridge = QueueBridge(

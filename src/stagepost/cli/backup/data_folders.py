@@ -25,7 +25,7 @@ from stagepost.dmq.node.cardano_source import STAKE_FILE
 from stagepost.errors import ConfigError
 from stagepost.full_node.kafka import NOTE_FILE as KAFKA_FILE
 from stagepost.full_node.local_server import SOCKET_FILE
-from stagepost.full_node.running import CHAIN_FOLDER, COMPLAINTS_FILE, INBOX_FOLDER
+from stagepost.full_node.running import CHAIN_FOLDER, CHALLENGES_FILE, COMPLAINTS_FILE, INBOX_FOLDER
 from stagepost.ground.files.audit import AUDIT_FILE, EARLIER_FILE, record_action, user_name
 from stagepost.ground.files.data_folder import (
     LOCK_FILE,
@@ -126,7 +126,10 @@ FULL_NODE = DataFolderKind(
     "full node",
     _CHAIN.path,
     (_CHAIN, _ARCHIVE, _INBOX, *_OUTBOXES),
-    (*(re.escape(one) for one in (SETS_FILE, GENESIS_FILE, COMPLAINTS_FILE, KAFKA_FILE)), *_AUDIT),
+    (
+        *(re.escape(one) for one in (SETS_FILE, GENESIS_FILE, COMPLAINTS_FILE, CHALLENGES_FILE, KAFKA_FILE)),
+        *_AUDIT,
+    ),
 )
 KINDS = (DMQ_NODE, OUTBOX, INBOX, VALIDATOR, FULL_NODE)
 """A validator has a chain, too: the first kind whose store is there counts."""

@@ -13,10 +13,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from stagepost.catchain.block import decode_update, is_signed_by
 from stagepost.catchain.budgets import PayloadContent, Rates
 from stagepost.catchain.budgets import Totals as Totals
 from stagepost.catchain.challenges import MemberChallenge
 from stagepost.catchain.dates import DateRules
+from stagepost.catchain.payloads import upper_part
 from stagepost.errors import DecodeError, TlDecodeError
 from stagepost.ground.crypto.ed25519 import SIGNATURE_BYTES
 from stagepost.ground.wire.tl import (
@@ -391,6 +393,28 @@ def content_of(payload: bytes) -> PayloadContent | None:
     challenges = tuple(one.challenge for one in records if isinstance(one, LinkChallenge))
     answers = tuple(subject_of(one.newest) for one in records if isinstance(one, LinkAnswer))
     return PayloadContent(first, amounts_in(records, len(payload)), challenges, answers)
+
+
+def answers_in(payload: bytes) -> tuple[StatementLink, ...]:
+    """Return the answers to challenges in a payload; none if any part of it cannot be understood."""
+    try:
+        records = decode_payload(payload)
+    except DecodeError:
+        return ()
+    return tuple(one.newest for one in records if isinstance(one, LinkAnswer))
+
+
+def answer_in_block(frame: bytes, public_key: bytes, subject: bytes) -> StatementLink:
+    """Return the newest link about `subject` that the holder of `public_key` states in a block, given as it travels among
+    the members of some session; `DecodeError` if its signature does not hold or if it has no such answer.
+    """
+    block = decode_update(frame)
+    if not is_signed_by(block, public_key):
+        raise TlDecodeError("the block with an answer is not signed by the challenged validator", offset=0)
+    for newest in answers_in(upper_part(block.payload) or b""):
+        if subject_of(newest) == subject:
+            return newest
+    raise TlDecodeError("the block has no answer about that message", offset=0)
 
 
 def date_rules(starts_ms: int, skew_ms: int, rates: Rates | None = None) -> DateRules:

@@ -2,6 +2,9 @@
 
 A receipt chain is what one validator says of one message in one session. Each link names the receipt and the one
 before it, so a receipt cannot be left out unseen. One signature covers all links of a packet.
+
+A full node to which a validator says nothing more asks other validators to challenge it (`AskedChallenge`), and hears of
+the outcome from them (`ChallengeOutcome`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ import msgspec
 
 from stagepost.errors import ErrorCode, TlDecodeError
 from stagepost.ground.crypto import ed25519
-from stagepost.ground.wire.tl import ZERO_INT256, Reader, Writer, constructor_id, key_id
+from stagepost.ground.wire.tl import (
+    CONSTRUCTOR_BYTES,
+    ZERO_INT256,
+    Reader,
+    Writer,
+    constructor_bytes,
+    constructor_id,
+    key_id,
+)
 from stagepost.remp.receipts.compact import RECEIPTS_MAX
 from stagepost.remp.receipts.receipt import Receipt
 
@@ -42,6 +53,16 @@ SIGNED_STATEMENT_ID = constructor_id(
     "stagepost.remp.signedStatement source:int256 links:(vector stagepost.remp.link) signature:int512 "
     "= stagepost.remp.SignedStatement"
 )
+ASK_CHALLENGE_ID = constructor_id(
+    "stagepost.remp.askChallenge accused:int256 last:stagepost.remp.link = stagepost.remp.AskChallenge"
+)
+OUTCOME_ID = constructor_id(
+    "stagepost.remp.challengeOutcome accused:int256 session:int256 message:int256 block:bytes "
+    "= stagepost.remp.ChallengeOutcome"
+)
+
+OUTCOME_BLOCK_BYTES_MAX = 16 * 1024
+"""Bytes of the block in an outcome, at most: those of a whole block of a catchain."""
 
 
 class StatementLink(msgspec.Struct, frozen=True):
@@ -231,3 +252,76 @@ def placed_in(statement: PacketStatement, receipts: Sequence[Receipt]) -> list[P
 
 def _misfit(text: str) -> TlDecodeError:
     return TlDecodeError(text, code=ErrorCode.RECEIPT_FORMAT, offset=0)
+
+
+class AskedChallenge(msgspec.Struct, frozen=True):
+    """Request of a full node to a validator: challenge the member with key id `accused`, of whose chain `last` is the last
+    link that the full node knows.
+    """
+
+    accused: bytes
+    last: StatementLink
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(ASK_CHALLENGE_ID)
+        writer.write_int256(self.accused)
+        self.last.write(writer)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> AskedChallenge:
+        reader = Reader(data)
+        reader.read_constructor(ASK_CHALLENGE_ID)
+        asked = cls(reader.read_int256(), read_link(reader))
+        reader.expect_end()
+        return asked
+
+
+class ChallengeOutcome(msgspec.Struct, frozen=True):
+    """What became of a challenge that a full node has asked for. `block` is the block of the accused that holds its answer,
+    as it travels among the members, so its signature vouches for the answer; empty if the validator that tells this has
+    blamed the accused.
+    """
+
+    accused: bytes
+    session_id: bytes
+    message_id: bytes
+    block: bytes = b""
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        writer.write_constructor(OUTCOME_ID)
+        for one in (self.accused, self.session_id, self.message_id):
+            writer.write_int256(one)
+        writer.write_bytes(self.block)
+        return writer.written()
+
+    @classmethod
+    def decode(cls, data: bytes) -> ChallengeOutcome:
+        reader = Reader(data)
+        reader.read_constructor(OUTCOME_ID)
+        ids = reader.read_int256(), reader.read_int256(), reader.read_int256()
+        outcome = cls(*ids, reader.read_bytes(OUTCOME_BLOCK_BYTES_MAX, "block"))
+        reader.expect_end()
+        return outcome
+
+
+_ASK, _OUTCOME, _STATEMENT = (
+    constructor_bytes(one) for one in (ASK_CHALLENGE_ID, OUTCOME_ID, SIGNED_STATEMENT_ID)
+)
+
+
+def is_statement(data: bytes) -> bool:
+    """Return whether the object that a validator sent is a statement, and not a packet of receipts."""
+    return data[:CONSTRUCTOR_BYTES] == _STATEMENT
+
+
+def is_outcome(data: bytes) -> bool:
+    """Return whether the object that a validator sent is the outcome of a challenge."""
+    return data[:CONSTRUCTOR_BYTES] == _OUTCOME
+
+
+def is_asked_challenge(data: bytes) -> bool:
+    """Return whether the object that a full node sent asks for a challenge, and is no message."""
+    return data[:CONSTRUCTOR_BYTES] == _ASK
