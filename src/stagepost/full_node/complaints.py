@@ -217,7 +217,7 @@ ASKED_MAX = 256
 """Challenges, at most, whose outcomes are awaited at a time; further ones are not asked for."""
 
 
-class Outcome(StrEnum):
+class ChallengeEnd(StrEnum):
     """What became of a challenge. Only `OTHER` and `CONVICTED` accuse anybody."""
 
     SAME = "same"  # the accused has signed nothing beyond what this node has
@@ -233,7 +233,7 @@ class ChallengeReport(msgspec.Struct, frozen=True):
     the signature of the accused, where the answer accuses it.
     """
 
-    outcome: Outcome
+    outcome: ChallengeEnd
     accused: bytes
     known: StatementLink
     newest: StatementLink | None = None
@@ -253,7 +253,7 @@ class ChallengeReport(msgspec.Struct, frozen=True):
         return msgspec.json.encode(fields)
 
 
-class _Awaited:
+class _Question:
     """A challenge that was asked for. `relays` are those that can still be asked."""
 
     __slots__ = ("asked", "blamed_by", "due_at", "known", "needed", "relays")
@@ -285,7 +285,7 @@ class ChallengeBook:
         self._send = send
         self._report = report
         self._record = record
-        self._awaited: dict[tuple[bytes, bytes], _Awaited] = {}
+        self._awaited: dict[tuple[bytes, bytes], _Question] = {}
         self._asked: dict[bytes, set[bytes]] = {}
         """The accused by message, until the message is forgotten."""
 
@@ -305,7 +305,7 @@ class ChallengeBook:
         except StorageError:
             return False
         self._asked.setdefault(known.message_id, set()).add(accused)
-        self._awaited[key] = _Awaited(known, relays, len(members) // 3 + 1, now)
+        self._awaited[key] = _Question(known, relays, len(members) // 3 + 1, now)
         self._ask_next(key, now)
         return True
 
@@ -338,7 +338,7 @@ class ChallengeBook:
             is_first = relay not in awaited.blamed_by
             awaited.blamed_by.add(relay)
             if len(awaited.blamed_by) >= awaited.needed:
-                self._end(key, Outcome.CONVICTED)
+                self._end(key, ChallengeEnd.CONVICTED)
             elif is_first:
                 self._ask_next(key, now)
             return
@@ -346,7 +346,7 @@ class ChallengeBook:
         if known is not None and known.chain == newest.chain and known.number > awaited.known.number:
             awaited.known = known
         result = _compared(awaited.known, newest)
-        self._end(key, result, newest, outcome.block if result is Outcome.OTHER else b"")
+        self._end(key, result, newest, outcome.block if result is ChallengeEnd.OTHER else b"")
 
     def _ask_next(self, key: tuple[bytes, bytes], now: float) -> None:
         awaited = self._awaited[key]
@@ -358,12 +358,12 @@ class ChallengeBook:
                 awaited.due_at = now + ASK_NEXT_S
                 return
         if awaited.due_at <= now:
-            self._end(key, Outcome.UNKNOWN)
+            self._end(key, ChallengeEnd.UNKNOWN)
 
     def _end(
         self,
         key: tuple[bytes, bytes],
-        outcome: Outcome,
+        outcome: ChallengeEnd,
         newest: StatementLink | None = None,
         block: bytes = b"",
     ) -> None:
@@ -371,14 +371,14 @@ class ChallengeBook:
         self._report(ChallengeReport(outcome, key[1], awaited.known, newest, block))
 
 
-def _compared(known: StatementLink, newest: StatementLink) -> Outcome:
+def _compared(known: StatementLink, newest: StatementLink) -> ChallengeEnd:
     """Return what an answer says, beside the last link that is known."""
     if newest.number < known.number:
-        return Outcome.FEWER
+        return ChallengeEnd.FEWER
     if newest.number == known.number:
-        return Outcome.SAME if newest == known else Outcome.OTHER
+        return ChallengeEnd.SAME if newest == known else ChallengeEnd.OTHER
     does_follow = newest.number > known.number + 1 or newest.before == known.receipt
-    return Outcome.FURTHER if does_follow else Outcome.OTHER
+    return ChallengeEnd.FURTHER if does_follow else ChallengeEnd.OTHER
 
 
 class SilenceWatch:

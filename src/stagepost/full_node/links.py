@@ -21,7 +21,8 @@ from stagepost.remp.links.opening import OurEnd
 from stagepost.remp.links.overlay import FullNodeLinkEvents, OverlayEvents
 from stagepost.remp.links.overlay_links import check_object
 from stagepost.remp.links.protocols import Done, MessageFrame, Receipts
-from stagepost.remp.links.versions import LinkKind
+from stagepost.remp.links.versions import LinkKind, LinkVersion
+from stagepost.remp.receipts.statements import is_asked_challenge
 
 LEAVE_WITHIN_S = 30.0
 """Seconds that a validator has to send what it has put on a link that the full node leaves."""
@@ -38,9 +39,12 @@ class MessageLink(Link):
         super().__init__(bearer, terms, end.clock, counts, dialled=True)
         self._events = events
         self._leave_until: float | None = None
+        self._takes_questions = LinkVersion(terms.version).is_encrypted
 
     def send(self, message: bytes) -> bool:
-        return self._leave_until is None and self.say(MessageFrame(message))
+        """Send a message or a question. Validators of earlier releases, whose links are plain, know no questions."""
+        is_taken = self._takes_questions or not is_asked_challenge(message)
+        return is_taken and self._leave_until is None and self.say(MessageFrame(message))
 
     def leave(self) -> None:
         """Say the last word, and let the validator close the link: it first sends the receipts that it has put on this link,

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from stagepost import __version__
 from stagepost.errors import ErrorCode
+from stagepost.full_node.complaints import ChallengeEnd, ChallengeReport
 from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
@@ -78,6 +79,12 @@ REMP_UNPROVED_MESSAGES = MetricDeclaration(
     "Messages that a full node follows and whose end is not known yet, whatever receipts claim.",
     {},
 )
+REMP_CHALLENGES = MetricDeclaration(
+    "stagepost_remp_challenges_total",
+    Kind.COUNTER,
+    "Validators that a full node had challenged because they said nothing more of a message, by outcome.",
+    {"outcome": tuple(ChallengeEnd)},
+)
 
 FULL_NODE_METRICS = (
     BUILD_INFO,
@@ -87,6 +94,7 @@ FULL_NODE_METRICS = (
     REMP_OPEN_MESSAGES,
     REMP_PROVED,
     REMP_UNPROVED_MESSAGES,
+    REMP_CHALLENGES,
 )
 
 
@@ -129,11 +137,14 @@ class FullNodeMetrics:
         )
         self._open = Gauge(*named(REMP_OPEN_MESSAGES), registry=self._registry)
         self._proved = Counter(*named(REMP_PROVED), registry=self._registry)
+        self._challenges = Counter(*named(REMP_CHALLENGES), registry=self._registry)
         not_known = Gauge(*named(REMP_UNPROVED_MESSAGES), registry=self._registry)
         not_known.set_function(unproved)
         set_build_info(self._registry)
         for end in REMP_PROVED.labels["end"]:
             self._proved.labels(end)
+        for outcome in ChallengeEnd:
+            self._challenges.labels(outcome)
         # A series that begins at its first event hides this event from a reader that computes rates.
         for kind in KINDS:
             if kind.is_emitted:
@@ -176,6 +187,10 @@ class FullNodeMetrics:
     def proved(self, message_id: bytes, end: ProvedEnd) -> None:
         """Count an end that a proof on the topic shows."""
         self._proved.labels(end.kind).inc()
+
+    def challenged(self, report: ChallengeReport) -> None:
+        """Count what became of a challenge."""
+        self._challenges.labels(report.outcome).inc()
 
     def refused(self, receipt: Receipt, reason: Quarantined) -> None:
         state = _SIGNATURES.get(reason.reason, SignatureState.NOT_CHECKED)

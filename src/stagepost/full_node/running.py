@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -78,7 +78,7 @@ DELIVERIES_AT_ONCE = 256
 
 class RunningFullNode:
     """Full node of one data folder. `watchers` hear of every status that the topic holds on disk, `end_watchers` of every
-    end that a proof on the topic shows."""
+    end that a proof on the topic shows, `challenge_watchers` of what became of each challenge."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class RunningFullNode:
     ) -> None:
         self.watchers: list[OnStatus] = []
         self.end_watchers: list[OnProved] = []
+        self.challenge_watchers: list[Callable[[ChallengeReport], None]] = []
         self.data = data
         self.members = NetworkMembers(network)
         self._network_file = WatchedNetworkFile(network_file, network)
@@ -307,6 +308,8 @@ class RunningFullNode:
         log.warning("validator challenged", extra=said)
         self._challenges.add(report.to_json(self.full_node.now_ms))
         self._owed.do(CHALLENGES_FILE, self._challenges.write)
+        for watcher in self.challenge_watchers:
+            watcher(report)
 
     async def close(self) -> None:
         if self._members_timer is not None:

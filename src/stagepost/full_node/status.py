@@ -55,6 +55,7 @@ class FullNodeStatus:
         full_node.on_refused = _both(full_node.on_refused, self._metrics.refused)
         running.watchers.append(self._heard)
         running.end_watchers.append(self._metrics.proved)
+        running.challenge_watchers.append(self._metrics.challenged)
         self.health = NodeHealth(LOG_NAME, self._page, self._clock)
 
     @property

@@ -23,8 +23,8 @@ from stagepost.full_node.complaints import (
     ASKED_MAX,
     SILENT_LIVES,
     ChallengeBook,
+    ChallengeEnd,
     ChallengeReport,
-    Outcome,
 )
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -39,6 +39,7 @@ from stagepost.remp.receipts.statements import (
     is_outcome,
 )
 from stagepost.remp.validator_sets import MESSAGE_TIMEOUT_MS
+from stagepost.validator import asked_challenges
 from stagepost.validator.asked_challenges import ASK_BURST, ASK_EVERY_S, WhyNotAsked
 from tests.worlds.ground.memoised_signatures import memoised_signatures
 
@@ -68,11 +69,12 @@ def hide_closings(house: House) -> None:
     """Let a validator show full nodes nothing but its first receipt of each message, and what it says as a relay."""
     honest = house.tell
 
-    def tell(full_node: bytes, said: bytes, statement: bytes = b"") -> bool:
-        if is_outcome(said):
-            return honest(full_node, said, statement)
-        kinds = {one.kind.name for one in CombinedReceipt.decode(said).receipts}
-        return kinds != {"PutIntoQueue"} or honest(full_node, said, statement)
+    def tell(full_node: bytes, combined_receipt: bytes, statement: bytes = b"") -> bool:
+        if not is_outcome(combined_receipt):
+            kinds = {one.kind.name for one in CombinedReceipt.decode(combined_receipt).receipts}
+            if kinds != {"PutIntoQueue"}:
+                return True
+        return honest(full_node, combined_receipt, statement)
 
     house.tell = tell  # type: ignore[method-assign]
 
@@ -110,7 +112,11 @@ def test_receipts_that_a_validator_hides_are_shown_by_its_own_block() -> None:
         await asyncio.sleep(LOOKED_AFTER_S)
         (report,) = world.challenged
         newest = accused.running.statements.chains.newest(report.known.session_id, message_id)
-        assert (report.outcome, report.accused, report.newest) == (Outcome.FURTHER, accused.key_id, newest)
+        assert (report.outcome, report.accused, report.newest) == (
+            ChallengeEnd.FURTHER,
+            accused.key_id,
+            newest,
+        )
         assert newest is not None
         assert newest.number > report.known.number
         # One validator was asked, and nobody is blamed for an answer.
@@ -130,7 +136,7 @@ def test_a_validator_that_goes_on_without_an_answer_is_convicted_by_more_than_ma
         assert world.challenged == []
         await keep_talking(world, 45)
         assert (world.challenged[0].outcome, world.challenged[0].accused) == (
-            Outcome.CONVICTED,
+            ChallengeEnd.CONVICTED,
             accused.key_id,
         )
         assert all(set(graph.blamed) == {ACCUSED} for graph in graphs(world.houses[:ACCUSED]))
@@ -146,7 +152,7 @@ def test_a_validator_that_is_down_is_asked_about_and_not_blamed() -> None:
         assert world.full_node.challenges.asked == 1
         await keep_talking(world, 5)
         await asyncio.sleep(4 * ASK_NEXT_S)
-        assert world.challenged[0].outcome is Outcome.UNKNOWN
+        assert world.challenged[0].outcome is ChallengeEnd.UNKNOWN
         assert not any(graph.blamed for graph in graphs(world.houses[:ACCUSED]))
 
     in_world(act)
@@ -242,7 +248,12 @@ def test_who_asks_later_gets_the_answer_that_has_come() -> None:
         (message_id,) = await with_messages(world, 1)
         told: list[bytes] = []
         asker = Asker(world)
-        asker.to.asked._tell = lambda full_node, said: bool(told.append(said)) or True
+
+        def tell(full_node: bytes, said: bytes) -> bool:
+            told.append(said)
+            return True
+
+        asker.to.asked._tell = tell
         assert asker.ask(message_id) is None
         await asyncio.sleep(3)
         assert asker.ask(message_id) is None
@@ -252,6 +263,21 @@ def test_who_asks_later_gets_the_answer_that_has_come() -> None:
         subject = asker.session_id + message_id
         assert answer_in_block(block, public_key_of(ACCUSED), subject).number == 1
         assert world.counts["LinkChallenge"] == 3
+
+    in_world(act)
+
+
+def test_answers_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked_challenges, "ANSWERED_MAX", 2)
+
+    async def act(world: OverlayWorld) -> None:
+        ids = await with_messages(world, 3)
+        asker = Asker(world)
+        for one in ids:
+            assert asker.ask(one) is None
+        await asyncio.sleep(3)
+        (session,) = asker.to.asked._sessions.values()
+        assert [subject[32:] for _, subject in session.answered] == ids[1:]
 
     in_world(act)
 
@@ -314,26 +340,26 @@ class Book:
 @pytest.mark.parametrize(
     ("newest", "known", "outcome"),
     [
-        (link(2), link(2), Outcome.SAME),
-        (link(3), link(2), Outcome.FURTHER),
-        (link(9), link(2), Outcome.FURTHER),
-        (link(1), link(2), Outcome.FEWER),
-        (link(0), link(2), Outcome.FEWER),
-        (link(2, b"x"), link(2), Outcome.OTHER),
-        (link(3, b"x"), link(2), Outcome.OTHER),
+        (link(2), link(2), ChallengeEnd.SAME),
+        (link(3), link(2), ChallengeEnd.FURTHER),
+        (link(9), link(2), ChallengeEnd.FURTHER),
+        (link(1), link(2), ChallengeEnd.FEWER),
+        (link(0), link(2), ChallengeEnd.FEWER),
+        (link(2, b"x"), link(2), ChallengeEnd.OTHER),
+        (link(3, b"x"), link(2), ChallengeEnd.OTHER),
         # What came while the question was under way counts as known.
-        (link(3), link(3), Outcome.SAME),
-        (link(3, b"x"), link(3), Outcome.OTHER),
+        (link(3), link(3), ChallengeEnd.SAME),
+        (link(3, b"x"), link(3), ChallengeEnd.OTHER),
     ],
 )
 def test_an_answer_is_compared_with_what_is_known(
-    newest: StatementLink, known: StatementLink, outcome: Outcome
+    newest: StatementLink, known: StatementLink, outcome: ChallengeEnd
 ) -> None:
     book = Book()
     book.hear(block_with(newest), known=known)
     (report,) = book.reports
     assert (report.outcome, report.newest) == (outcome, newest)
-    assert bool(report.block) is (outcome is Outcome.OTHER)
+    assert bool(report.block) is (outcome is ChallengeEnd.OTHER)
     book.hear(block_with(newest))  # a second time says nothing new
     assert len(book.reports) == 1
 
@@ -418,9 +444,7 @@ def test_the_number_of_awaited_outcomes_is_bounded_and_nothing_is_asked_unrecord
     def refuse(accused: bytes, message_id: bytes) -> None:
         raise StorageError("the disk is full")
 
-    sent: list[bytes] = []
-    deaf = ChallengeBook(
-        Random(1), lambda to, said: bool(sent.append(to)) or True, book.reports.append, refuse
-    )
-    assert not deaf.ask(ident(ACCUSED), link(2), members, 0.0)
-    assert sent == []
+    book.book = ChallengeBook(Random(1), book._send, book.reports.append, refuse)
+    asked = len(book.asked)
+    assert not book.book.ask(ident(ACCUSED), link(2), members, 0.0)
+    assert len(book.asked) == asked
