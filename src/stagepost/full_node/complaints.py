@@ -7,7 +7,7 @@ one against the validator sets alone, and believes nothing that the accuser says
 further receipt.
 
 Silence is no ground for a complaint: whoever shows receipts may have left the rest out. So a full node to which a validator
-says nothing more asks others of its session to challenge it (`ChallengeBook`), and believes of the outcome only what the
+says nothing more asks others of its session to challenge it (`QuestionBook`), and believes of the outcome only what the
 accused has signed, or what more validators say than may lie.
 """
 
@@ -253,7 +253,7 @@ class ChallengeReport(msgspec.Struct, frozen=True):
         return msgspec.json.encode(fields)
 
 
-class _Question:
+class _OpenQuestion:
     """A challenge that was asked for. `relays` are those that can still be asked."""
 
     __slots__ = ("asked", "blamed_by", "due_at", "known", "needed", "relays")
@@ -267,7 +267,7 @@ class _Question:
         self.due_at = now
 
 
-class ChallengeBook:
+class QuestionBook:
     """Book of the challenges that this node has asked validators for; each message and accused once.
 
     `record` is called before anything is asked, and raises `StorageError` if that is impossible; `send` sends to a validator
@@ -285,7 +285,7 @@ class ChallengeBook:
         self._send = send
         self._report = report
         self._record = record
-        self._awaited: dict[tuple[bytes, bytes], _Question] = {}
+        self._awaited: dict[tuple[bytes, bytes], _OpenQuestion] = {}
         self._asked: dict[bytes, set[bytes]] = {}
         """The accused by message, until the message is forgotten."""
 
@@ -305,7 +305,7 @@ class ChallengeBook:
         except StorageError:
             return False
         self._asked.setdefault(known.message_id, set()).add(accused)
-        self._awaited[key] = _Question(known, relays, len(members) // 3 + 1, now)
+        self._awaited[key] = _OpenQuestion(known, relays, len(members) // 3 + 1, now)
         self._ask_next(key, now)
         return True
 
@@ -391,7 +391,7 @@ class SilenceWatch:
         clock: Clock,
         sending: StagedSending,
         complaints: ComplaintBook,
-        book: ChallengeBook,
+        book: QuestionBook,
         is_final: Callable[[bytes], bool],
         life_ms: int,
     ) -> None:

@@ -18,10 +18,10 @@ import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode, StagepostError, StorageError
 from stagepost.full_node.complaints import (
-    ChallengeBook,
     ChallengeReport,
     Complaint,
     ComplaintBook,
+    QuestionBook,
     SilenceWatch,
 )
 from stagepost.full_node.earlier_life import FINALS_KEPT_MAX
@@ -139,7 +139,7 @@ class FullNode:
         self._expect = expect
         self._sets_changed = sets_changed
         self._complaints = ComplaintBook(seed, known_sets.message_timeout_ms, complain)
-        book = ChallengeBook(Random(random.getrandbits(64)), links.send, challenged, record_challenge)
+        book = QuestionBook(Random(random.getrandbits(64)), links.send, challenged, record_challenge)
         self.challenges = SilenceWatch(
             clock, self.sending, self._complaints, book, self.is_final, known_sets.message_timeout_ms
         )

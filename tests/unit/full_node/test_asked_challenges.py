@@ -22,9 +22,9 @@ from stagepost.full_node.complaints import (
     ASK_NEXT_S,
     ASKED_MAX,
     SILENT_LIVES,
-    ChallengeBook,
     ChallengeEnd,
     ChallengeReport,
+    QuestionBook,
 )
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
@@ -313,7 +313,7 @@ class Book:
         self.reports: list[ChallengeReport] = []
         self.recorded: list[tuple[bytes, bytes]] = []
         self.linked = {ident(one) for one in linked}
-        self.book = ChallengeBook(
+        self.book = QuestionBook(
             Random(1), self._send, self.reports.append, lambda *one: self.recorded.append(one)
         )
         assert self.book.ask(ident(ACCUSED), link(2), frozenset(map(ident, MEMBERS)), 0.0)
@@ -437,14 +437,14 @@ def test_the_number_of_awaited_outcomes_is_bounded_and_nothing_is_asked_unrecord
         msgspec.structs.replace(link(2), message_id=bytes([0, 0, *divmod(at, 256)]) * 8)
         for at in range(ASKED_MAX)
     ]
-    book.book = ChallengeBook(Random(1), lambda *one: True, book.reports.append, lambda *one: None)
+    book.book = QuestionBook(Random(1), lambda *one: True, book.reports.append, lambda *one: None)
     assert [book.book.ask(ident(ACCUSED), one, members, 0.0) for one in links] == [True] * ASKED_MAX
     assert not book.book.ask(ident(ACCUSED), link(2), members, 0.0)
 
     def refuse(accused: bytes, message_id: bytes) -> None:
         raise StorageError("the disk is full")
 
-    book.book = ChallengeBook(Random(1), book._send, book.reports.append, refuse)
+    book.book = QuestionBook(Random(1), book._send, book.reports.append, refuse)
     asked = len(book.asked)
     assert not book.book.ask(ident(ACCUSED), link(2), members, 0.0)
     assert len(book.asked) == asked
