@@ -32,10 +32,11 @@ from stagepost.chain.configuration import ChainValidator as SetMember
 from stagepost.chain.configuration import Configuration, ValidatorSet
 from stagepost.chain.genesis import Genesis
 from stagepost.chain.node.agreement_runner import AgreementRunner
-from stagepost.chain.node.store import ChainStore, Written, open_chain_store
+from stagepost.chain.node.store import ChainStore, open_chain_store
 from stagepost.chain.node.validator import ChainOptions, ChainValidator
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address
+from stagepost.ground.storage.group_writer import Written
 from stagepost.remp.ledger import (
     CandidateBuilt,
     CandidateLost,
@@ -272,7 +273,7 @@ def make_mortal(store: ChainStore, left: int) -> None:
         if left:
             put_records(session_id, records, written)  # type: ignore[arg-type]
         else:
-            put_records(session_id, records, lambda error: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type]
+            put_records(session_id, records, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type]
 
     store.put_records = dying  # type: ignore[method-assign]  # a process that dies on order
 

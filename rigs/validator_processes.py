@@ -36,6 +36,7 @@ from stagepost.full_node.status_topic import RETRY_S, StatusTopic
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import SystemClock
 from stagepost.ground.net.network import Address, SocketNetwork, TcpAddress, UnixAddress
+from stagepost.ground.storage.group_writer import Written
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.links.listener import LinkListener
 from stagepost.remp.links.opening import OurEnd
@@ -45,7 +46,7 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.validator.links import ListeningValidatorLinks
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
-from stagepost.validator.session_store import SessionStore, Written, open_session_store
+from stagepost.validator.session_store import SessionStore, open_session_store
 from stagepost.validator.sessions import Validator
 
 ROOT = Path(__file__).parents[1]
@@ -100,10 +101,10 @@ def make_mortal(store: SessionStore, orders: Orders) -> None:
         if left or (orders.is_hasty and decode_update(frame).source != orders.number):
             put_block(session_id, frame, written)
         elif orders.is_hasty:
-            written(None)
+            written()
             asyncio.get_running_loop().call_later(0.2, die)
         else:
-            put_block(session_id, frame, lambda error: die())
+            put_block(session_id, frame, die)
 
     store.put_block = dying  # type: ignore[method-assign]  # a process that dies on order
 

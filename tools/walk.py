@@ -137,7 +137,7 @@ remp.links.link             Link._hear
 validator.links             ReceiptLink.heard
 validator.sessions          Validator.message_came Validator._take
 validator.session_runner    SessionRunner.offer
-validator.session_store     SessionWriting.body
+validator.session_store     SessionStore.put_body
 remp.queue.reliable_queue   ReliableQueue.offer
 remp.queue.state            QueueState.enter QueueState.broadcast
 remp.queue.message_cache    MessageCache.add
@@ -148,7 +148,7 @@ remp.queue.records          encode_payload
 catchain.member             Member._make
 catchain.block              Block.encode
 validator.session_runner    SessionRunner._perform
-validator.session_store     SessionWriting.block
+validator.session_store     SessionStore.put_block
 validator.validator         QueueChannel.push
 remp.links.switchboard      Channel.push
 remp.links.overlay_links    OverlayLinks.push OverlayLink.heard
@@ -198,7 +198,6 @@ remp.queue.collation        Collation.shard_committed
 remp.queue.state            QueueState.set_status
 
 Receipts
-validator.session_runner    SessionRunner._tell_of_written
 validator.receipts          ReceiptSender.tell ReceiptSender._receipt
 remp.receipts.receipt       Receipt.signed_bytes Receipt.with_signature
 validator.receipts          Statements.say

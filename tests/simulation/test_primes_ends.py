@@ -23,7 +23,7 @@ FIXED_SEED = 7
 TOO_LATE_SEED = 700_033
 """Where a full node is given a message when the chain remembers too little to prove its end."""
 
-FORGETFUL_SEED = 3
+FORGETFUL_SEED = 5
 """Where the chain forgets executions while full nodes still have the messages."""
 
 

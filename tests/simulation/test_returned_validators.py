@@ -20,8 +20,9 @@ from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.sessions import SessionFacts
 from tests.worlds.remp.returned_validators import run_returns
 
-SEEDS_WITH_THE_DEFECT = (21, 29)
-"""Runs in which a validator that takes its disk for complete signs two blocks at one height, or contradicts a receipt."""
+KNOWN_WORST = (21, 29)
+SEEDS = 60
+"""Runs, at most, until one shows a validator that takes its disk for complete: about one in ten does."""
 
 
 @pytest.mark.slow
@@ -35,14 +36,15 @@ def test_a_validator_that_comes_back_signs_nothing_twice(number: int, run_seed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS_WITH_THE_DEFECT)
+@pytest.mark.parametrize("seed", KNOWN_WORST)
 def test_known_worst_moments(seed: int) -> None:
     assert not run_returns(seed).faults
 
 
 @pytest.mark.slow
 def test_the_checker_finds_a_validator_that_takes_its_disk_for_complete() -> None:
-    assert run_returns(SEEDS_WITH_THE_DEFECT[0], knows_its_gap=False).faults
+    """It signs two blocks at one height, or contradicts a receipt."""
+    assert any(run_returns(seed, knows_its_gap=False).faults for seed in range(SEEDS))
 
 
 def session(number: int, from_ms: int, started_by: int = 7) -> LedgerSession:

@@ -14,7 +14,6 @@ from functools import partial
 
 import msgspec
 
-from stagepost.errors import StorageError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.turn_end import turn_end
@@ -68,12 +67,10 @@ def _trimmed(lane: tuple[Receipt, ...]) -> tuple[Receipt, ...]:
     return lane[next(begins, over) :]
 
 
-WRITE_AGAIN_S = 1.0
 ROW_RECEIPTS_MAX = 128
 """Receipts in one row, at most: each may name two blocks, and a packet has room for twice as many."""
 
 Then = Callable[[], None]
-Batch = list[tuple[list[Receipt], Then]]
 
 
 class Statements:
@@ -83,23 +80,20 @@ class Statements:
     """
 
     def __init__(self, store: SessionStore, catchain_seqno: Callable[[], int]) -> None:
-        self.failures = 0
         self.lanes = Lanes()
         self.chains = ReceiptChains()
         self.earlier: dict[bytes, tuple[Receipt, ...]] = {}
         self._store = store
         self._catchain_seqno = catchain_seqno
-        self._written: dict[bytes, int] = {}
+        self._spoken_under: dict[bytes, int] = {}
         """Under which catchain each message was spoken of last."""
-        self._waiting: Batch = []
-        self._is_writing = False
         self._is_stopped = False
         for row in store.statements:
             receipts = CombinedReceipt.decode(row.receipts).receipts
             links = row.links or (LinkRow(),) * len(receipts)
             for receipt, link in zip(receipts, links, strict=True):
                 self.earlier[receipt.message_id] = self.lanes.extend(receipt.message_id, (receipt,))
-                self._written[receipt.message_id] = row.catchain_seqno
+                self._spoken_under[receipt.message_id] = row.catchain_seqno
                 if link.number:
                     self.chains.restore(receipt, link.session_id, link.number, link.before)
 
@@ -108,20 +102,24 @@ class Statements:
     ) -> None:
         """Store the receipts, by message and in order, then call `then`, which sends them.
 
-        `then` is called when the receipts cannot be forgotten any more, and never before an earlier `then`
-        for the same messages. `is_repeated`: `then` also sends receipts that were sent before.
+        `then` is called when neither the receipts nor anything that was stored before them can be forgotten any more, the
+        bodies of their messages above all, and never before an earlier `then`. `is_repeated`: `then` also sends receipts
+        that were sent before.
         """
         seqno = self._catchain_seqno()
         written: list[Receipt] = []
         for message_id, said in receipts.items():
             self.lanes.extend(message_id, said)
             written += said
-            self._written[message_id] = seqno
-        if not written and not (is_repeated and self._is_writing):
+            self._spoken_under[message_id] = seqno
+        if not written and not is_repeated:
             then()
             return
-        self._waiting.append((written, then))
-        self._write()
+        rows = [
+            self._row(seqno, written[start : start + ROW_RECEIPTS_MAX])
+            for start in range(0, len(written), ROW_RECEIPTS_MAX)
+        ]
+        self._store.put_statements(rows, partial(self._written_down, then))
 
     def newest(self, session_id: bytes, message_id: bytes, then: Callable[[StatementLink], None]) -> None:
         """Hand over the newest link of a chain as soon as it is on disk: after a crash nothing else may stand in its place."""
@@ -135,9 +133,9 @@ class Statements:
         oldest_seqno = self.chains.oldest_seqno
         if oldest_seqno is not None:
             catchain_seqno = min(catchain_seqno, oldest_seqno)
-        gone = [message_id for message_id, seqno in self._written.items() if seqno < catchain_seqno]
+        gone = [message_id for message_id, seqno in self._spoken_under.items() if seqno < catchain_seqno]
         for message_id in gone:
-            del self._written[message_id]
+            del self._spoken_under[message_id]
             self.earlier.pop(message_id, None)
             self.lanes.forget(message_id)
             self.chains.forget(message_id)
@@ -148,41 +146,14 @@ class Statements:
         """Send nothing any more."""
         self._is_stopped = True
 
-    def _write(self) -> None:
-        """Write one batch after the other, and all receipts that came meanwhile as one."""
-        if not self._is_writing and self._waiting:
-            self._is_writing = True
-            batch, self._waiting = self._waiting, []
-            self._put(batch)
-
-    def _put(self, batch: Batch) -> None:
-        if self._is_stopped:
-            return
-        receipts = [receipt for some, _ in batch for receipt in some]
-        seqno = self._catchain_seqno()
-        rows = [
-            self._row(seqno, receipts[start : start + ROW_RECEIPTS_MAX])
-            for start in range(0, len(receipts), ROW_RECEIPTS_MAX)
-        ]
-        self._store.put_statements(rows, partial(self._put_down, batch))
-
     def _row(self, seqno: int, receipts: Sequence[Receipt]) -> StatementRow:
         return StatementRow(
             seqno, _packed(receipts), tuple(map(_link_row, map(self.chains.link_of, receipts)))
         )
 
-    def _put_down(self, batch: Batch, error: StorageError | None) -> None:
-        if self._is_stopped:
-            return
-        if error is not None:
-            # A failed write delays the receipts; none is sent that is not written.
-            self.failures += 1
-            asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._put, batch)
-            return
-        self._is_writing = False
-        for _, then in batch:
+    def _written_down(self, then: Then) -> None:
+        if not self._is_stopped:
             then()
-        self._write()
 
 
 def _link_row(link: StatementLink | None) -> LinkRow:

@@ -63,7 +63,7 @@ from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.statements import StatementLink, empty_chain
 from stagepost.validator.held_messages import EarlyBodies, PostponedMessages
 from stagepost.validator.session_plan import Parse, SessionCounters, SessionEvent, SessionOptions, SessionPlan
-from stagepost.validator.session_store import BodyRow, SessionStore, SessionWriting
+from stagepost.validator.session_store import BodyRow, SessionStore
 
 QUORUM_EVERY_S = 2.0
 """Seconds between two looks at whether enough members are heard of."""
@@ -85,8 +85,7 @@ class EarlierReceipts(NamedTuple):
 
 class SessionRunner:
     """`tell` gets receipts to be dated, signed and sent; `on_event` gets events for people and watchers.
-    `untold`: receipts of messages that are not on disk yet; all sessions of a validator share it, for a
-    message goes from one session to the next. `vouches` checks the full node's signature in a header. `newest` hands over the
+    `vouches` checks the full node's signature in a header. `newest` hands over the
     newest link of our receipts of a message in a session, as soon as the link is on disk. `on_quorum` is called when
     `awaits_quorum` ends by answers.
     """
@@ -103,7 +102,6 @@ class SessionRunner:
         tell: Callable[[Sequence[Telling]], None],
         options: SessionOptions | None = None,
         on_event: Callable[[SessionEvent], None] = lambda event: None,
-        untold: dict[bytes, list[Telling]] | None = None,
         resuming: EarlierReceipts | None = None,
         vouches: Vouches | None = None,
         newest: NewestLink = lambda session_id, message_id, then: then(empty_chain(session_id, message_id)),
@@ -130,12 +128,9 @@ class SessionRunner:
         self._on_event = on_event
         self._early = EarlyBodies()
         self._held_back = PostponedMessages(self._release)
-        self._writing = SessionWriting(store, plan.session_id)
-        self._untold = {} if untold is None else untold
         self._newest = newest
         self._on_quorum = on_quorum
         self._resuming = resuming or EarlierReceipts({}, lambda spoken: None)
-        self._being_written: set[bytes] = set()
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
         self._alarm = Alarm(clock, self._wake)
@@ -152,7 +147,7 @@ class SessionRunner:
 
     @property
     def writes_failed(self) -> int:
-        return self._writing.failures
+        return self._store.writes_failed
 
     def start(self, overlay: Overlay) -> None:
         """Start from what the disk holds. No event may come in before."""
@@ -198,9 +193,6 @@ class SessionRunner:
         self._is_stopped = True
         self._alarm.cancel()
         self._held_back.clear()
-        self._writing.stop()
-        for message_id in self._being_written:
-            self._untold.pop(message_id, None)
 
     # From full nodes
 
@@ -260,12 +252,8 @@ class SessionRunner:
         effects = self.queue.offer(message, full_node, self._clock.unix_s(), hand_over, masterchain_seqno)
         self._early.take(message.message_id)
         if (is_new or is_first_heard) and message.message_id in self.queue:
-            # The receipts of the message wait, and so do those that follow meanwhile: none overtakes an earlier one.
-            self._untold.setdefault(message.message_id, [])
-            self._being_written.add(message.message_id)
-            self._writing.body(
-                self._row(message, full_node, hand_over), partial(self._tell_of_written, message.message_id)
-            )
+            # The receipts of the message are stored behind its body, and leave when both are on disk.
+            self._store.put_body(self._row(message, full_node, hand_over))
         self._do(effects)
 
     def _is_told(self, message_id: bytes, full_node: bytes) -> bool:
@@ -274,12 +262,6 @@ class SessionRunner:
         if cached is None:
             return False
         return full_node in cached.origins or cached.standing is Standing.FORWARDED_FINAL
-
-    def _tell_of_written(self, message_id: bytes) -> None:
-        self._being_written.discard(message_id)
-        tells = self._untold.pop(message_id, [])
-        if tells:
-            self._tell(tells)
 
     # From other members
 
@@ -327,7 +309,7 @@ class SessionRunner:
         if cached is None:
             self._early.put(peer, message, self._clock.mono_s())
         elif cached.body is None:
-            self._writing.body_soon(self._row(message))
+            self._store.put_body(self._row(message))
             self._do(self.queue.body_came(message, self._clock.unix_s()))
 
     def _body_answered(self, peer: int, message_id: bytes, answer: bytes | None) -> None:
@@ -356,7 +338,8 @@ class SessionRunner:
                     self.counters.blocks_pushed += 1
                     self.counters.pushes_dropped += not overlay.push(peer, frame)
                 case Persist(block_hash, frame):
-                    self._writing.block(frame, partial(self._block_written, block_hash))
+                    written = partial(self._block_written, block_hash)
+                    self._store.put_block(self.plan.session_id, frame, written)
                 case Deliver(source, _, _, payload, floor_ms, unanswered):
                     now = self._clock.unix_s()
                     self._do(self.queue.block_delivered(source, payload, now, floor_ms, unanswered))
@@ -389,6 +372,8 @@ class SessionRunner:
         self._on_event(refused)
 
     def _block_written(self, block_hash: bytes) -> None:
+        if self._is_stopped:
+            return
         self._perform(self._member.stored(block_hash, self._clock.mono_s()))
         self._set_timer()
 
@@ -403,7 +388,7 @@ class SessionRunner:
                     if message_id in self._resuming.said:
                         resumed.setdefault(message_id, []).append(effect)
                     else:
-                        self._untold.get(message_id, tells).append(effect)
+                        tells.append(effect)
                 case SpeakSoon():
                     self._perform(self._member.speak_soon(self._clock.mono_s()))
                 case BroadcastBody(_, body):
@@ -458,7 +443,7 @@ class SessionRunner:
     def _find_body(self, member: int, message_id: bytes) -> None:
         message = self._body_at_hand(message_id)
         if message is not None:
-            self._writing.body_soon(self._row(message))
+            self._store.put_body(self._row(message))
             self._do(self.queue.body_came(message, self._clock.unix_s()))
             return
         self.counters.bodies_asked += 1

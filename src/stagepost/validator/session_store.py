@@ -10,16 +10,14 @@ What one session writes, until it is written: a disk that fails delays, and make
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from stagepost.chain.node.store import NETWORK_BEGINS
 from stagepost.errors import StorageError
-from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter, Written
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
@@ -165,12 +163,13 @@ def contents_of(held: Held, *, is_suspect: bool) -> dict[bytes, SessionContent]:
 
 STORE_FILE = "sessions.sqlite"
 
-Written = Callable[[StorageError | None], None]
-"""Called once, on the event loop: it cannot be lost any more, or it was not written."""
-
 
 class SessionStore:
-    """`damage` has one sentence for each thing that was wrong when it was opened. One owner at a time."""
+    """Blocks, bodies and receipts of a validator's sessions. `damage` has one sentence for each thing that was wrong when the
+    store was opened. One owner at a time.
+
+    Changes reach the disk in the order in which they were asked for. `written` is called when a change, and with it every
+    earlier one, cannot be lost any more; a disk that refuses delays the call."""
 
     def __init__(self, held: Held, damage: Sequence[str], backend: Backend) -> None:
         self.damage = tuple(damage)
@@ -210,14 +209,11 @@ class SessionStore:
     def put_block(self, session_id: bytes, frame: bytes, written: Written) -> None:
         number, self._next_number = self._next_number, self._next_number + 1
         row = BlockRow(session_id, frame)
-        self._ask(lambda book: book.put_block(number, row), written)
+        self._writer.owe(lambda book: book.put_block(number, row), written)
 
-    def put_body(self, row: BodyRow, written: Written | None = None) -> None:
-        """Without `written`: soon, for what others have, too."""
-        if written is None:
-            self._writer.soon(lambda book: book.put_body(row))
-        else:
-            self._ask(lambda book: book.put_body(row), written)
+    def put_body(self, row: BodyRow) -> None:
+        """Store a body soon, or with the receipts or the block that follow it."""
+        self._writer.soon(lambda book: book.put_body(row))
 
     @property
     def statements(self) -> list[StatementRow]:
@@ -227,7 +223,7 @@ class SessionStore:
 
     def put_statements(self, rows: Sequence[StatementRow], written: Written) -> None:
         number, self._next_statement = self._next_statement, self._next_statement + len(rows)
-        self._ask(lambda book: book.put_statements(number, rows), written)
+        self._writer.owe(lambda book: book.put_statements(number, rows), written)
 
     def remove_statements(self, before: int) -> None:
         """Remove the statements of older catchains of the masterchain."""
@@ -244,8 +240,9 @@ class SessionStore:
     async def close(self) -> None:
         await self._writer.close()
 
-    def _ask(self, act: Callable[[SessionBook], None], written: Written) -> None:
-        self._writer.ask(act, written)
+    @property
+    def writes_failed(self) -> int:
+        return self._writer.counters.failures
 
     @property
     def fault(self) -> StorageError | None:
@@ -276,46 +273,3 @@ class MemorySessionStore(SessionStore):
     def __init__(self, disk: SessionsDisk, *, is_safe: bool = True) -> None:
         backend = MemoryBackend(disk, is_safe=is_safe)
         super().__init__(backend.held, (), backend)
-
-
-WRITE_AGAIN_S = 1.0
-
-Write = Callable[[Written], None]
-Then = Callable[[], None]
-
-
-class SessionWriting:
-    def __init__(self, store: SessionStore, session_id: bytes) -> None:
-        self.failures = 0
-        self._store = store
-        self._session_id = session_id
-        self._is_stopped = False
-
-    def block(self, frame: bytes, then: Then) -> None:
-        self._write(partial(self._store.put_block, self._session_id, frame), then)
-
-    def body(self, row: BodyRow, then: Then) -> None:
-        self._write(partial(self._store.put_body, row), then)
-
-    def body_soon(self, row: BodyRow) -> None:
-        """Nothing was promised for it, and others have it, too."""
-        self._store.put_body(row)
-
-    def stop(self) -> None:
-        """Nothing follows any more from what gets written."""
-        self._is_stopped = True
-
-    def _write(self, write: Write, then: Then) -> None:
-        # Methods and no functions inside of this one: those would refer to each other, and thousands of such circles a
-        # second are work for the garbage collector, which lets the loop wait.
-        if not self._is_stopped:
-            write(partial(self._written, write, then))
-
-    def _written(self, write: Write, then: Then, error: StorageError | None) -> None:
-        if self._is_stopped:
-            return
-        if error is None:
-            then()
-        else:
-            self.failures += 1
-            asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write, write, then)

@@ -121,7 +121,6 @@ class Validator:
         self._full_node_keys = full_node_keys
         self._on_event = on_event
         self._sessions: dict[bytes, tuple[SessionRunner, ClosableOverlay]] = {}
-        self._untold: dict[bytes, list[Telling]] = {}
         self._has_lived_before = bool(store.sessions)
         if store.damage:
             # Receipts may be among what was lost, and a chain that misses one must not go on.
@@ -182,7 +181,6 @@ class Validator:
             partial(self._tell, plan.session_id),
             self._options_for(plan, is_fresh),
             on_event,
-            self._untold,
             EarlierReceipts(self.statements.earlier, self.receipts.repeat),
             None if full_nodes is None else lambda header: names_its_sender(header, full_nodes),
             self.statements.newest,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from stagepost.errors import StorageError
+import pytest
+
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
+from stagepost.ground.storage.group_writer import RETRY_S
 from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
-from stagepost.validator.receipts import ROW_RECEIPTS_MAX, WRITE_AGAIN_S, Statements
-from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, StatementRow, Written
+from stagepost.validator.receipts import ROW_RECEIPTS_MAX, Statements
+from stagepost.validator.session_store import BodyRow, MemorySessionStore, SessionsDisk
 
 SEED = bytes([1]) * 32
 ONE, OTHER = ExternalMessageId(bytes([1]) * 32), ExternalMessageId(bytes([2]) * 32)
@@ -62,8 +64,6 @@ def test_what_is_repeated_waits_for_what_is_being_written() -> None:
         assert spoken == []
         await asyncio.sleep(1.0)
         assert spoken == ["in a candidate", "to a further one"]
-        statements.say({}, lambda: spoken.append("to a third"), is_repeated=True)
-        assert spoken[2:] == ["to a third"], "the disk has it"
 
     in_virtual_time(main)
 
@@ -84,30 +84,46 @@ def test_nothing_is_spoken_that_a_crash_makes_forgotten() -> None:
     in_virtual_time(main)
 
 
-class FailsOnce(MemorySessionStore):
-    """The disk refuses the first write of statements."""
-
-    has_failed = False
-
-    def put_statements(self, rows: Sequence[StatementRow], written: Written) -> None:
-        if self.has_failed:
-            super().put_statements(rows, written)
-        else:
-            self.has_failed = True
-            asyncio.get_running_loop().call_soon(written, StorageError("no space"))
-
-
 def test_a_disk_that_fails_delays_what_is_said_and_keeps_its_order() -> None:
     async def main() -> None:
-        statements = Statements(FailsOnce(SessionsDisk()), lambda: 3)
+        disk = SessionsDisk(lambda: 0.01)
+        disk.fail_next(1)
+        store = MemorySessionStore(disk)
+        statements = Statements(store, lambda: 3)
         spoken: list[int] = []
         for number in range(3):
             said: dict[bytes, list[Receipt]] = {ONE: receipts(ONE, Duplicate(BlockId(seqno=number + 1)))}
             statements.say(said, partial(spoken.append, number))
-        await asyncio.sleep(WRITE_AGAIN_S / 2)
-        assert (spoken, statements.failures) == ([], 1)
-        await asyncio.sleep(WRITE_AGAIN_S)
+            await asyncio.sleep(0.001)  # the first is being written alone
+        await asyncio.sleep(0.01)
+        assert (spoken, store.writes_failed) == ([], 1)
+        await asyncio.sleep(RETRY_S)
         assert spoken == [0, 1, 2]
+        disk.crash()
+        found = Statements(MemorySessionStore(disk), lambda: 3).earlier[ONE]
+        assert [one.status for one in found] == [Duplicate(BlockId(seqno=number + 1)) for number in range(3)]
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_no_receipt_leaves_before_the_body_of_its_message_is_on_disk(fails: int) -> None:
+    async def main() -> None:
+        disk = SessionsDisk(lambda: 0.01)
+        disk.fail_next(fails)
+        store = MemorySessionStore(disk)
+        statements = Statements(store, lambda: 3)
+        session_id, message_id = bytes(32), bytes([1]) * 32
+        spoken: list[bytes | None] = []
+
+        def speak() -> None:
+            disk.crash()
+            spoken.append(MemorySessionStore(disk).found_body(message_id))
+
+        store.put_body(BodyRow(session_id, message_id, b"body", b"full node"))
+        statements.say({ONE: receipts(ONE, New())}, speak)
+        await asyncio.sleep(2 * RETRY_S)
+        assert spoken == [b"body"]
 
     in_virtual_time(main)
 

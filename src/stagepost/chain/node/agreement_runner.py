@@ -40,13 +40,11 @@ from stagepost.chain.agreement.session import Session
 from stagepost.chain.agreement.votes import VOTE_ID
 from stagepost.chain.node.final_proof import final_block
 from stagepost.chain.node.store import ChainStore
-from stagepost.errors import StorageError
 from stagepost.ground.loop.alarm import Alarm
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.wire.tl import constructor_bytes
 from stagepost.remp.links.overlay import RESYNC_WAIT_S, Overlay
 
-WRITE_AGAIN_S = 1.0
 WRITE_LATE_S = 0.1
 _VOTE = constructor_bytes(VOTE_ID)
 """First bytes of a vote: the only votes among records are our own."""
@@ -78,7 +76,6 @@ class AgreementCounters(msgspec.Struct):
     pushes_dropped: int = 0
     asked: int = 0
     answered: int = 0
-    writes_failed: int = 0
     missed_votes: int = 0
     skipped_slots: int = 0
     refused: Counter[str] = msgspec.field(default_factory=Counter)
@@ -114,7 +111,6 @@ class AgreementRunner:
         self._voted: set[int] = set()
         """Slots above the last final block in which this validator has signed a vote."""
         self._last_final: int | None = None
-        self._is_writing = self._is_due = False
         self._writing_late: asyncio.TimerHandle | None = None
         self._replies: dict[int, Callable[[bytes], None]] = {}
         self._reply_number = 0
@@ -265,32 +261,15 @@ class AgreementRunner:
         if self._writing_late is not None:
             self._writing_late.cancel()
             self._writing_late = None
-        self._is_due = True
-        self._write()
-
-    def _write(self) -> None:
-        """Write one batch after the other, and all records that came meanwhile as one: so a later write is
-        never on disk without an earlier one.
-        """
-        if self._is_writing or self._is_stopped or not (self._is_due and self._to_write):
+        persists, self._to_write = self._to_write, []
+        if self._is_stopped or not persists:
             return
-        self._is_writing, self._is_due = True, False
-        number = self._to_write[-1].number
-        records = [record for persist in self._to_write for record in persist.records]
+        records = [record for persist in persists for record in persist.records]
+        self._store.put_records(self.session_id, records, partial(self._written, persists[-1].number))
 
-        def written(error: StorageError | None) -> None:
-            self._is_writing = False
-            if error is not None:
-                # A failed write delays our votes; none is sent that is not written.
-                self.counters.writes_failed += 1
-                asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_now)
-                return
-            self._to_write = [persist for persist in self._to_write if persist.number > number]
-            self._write()
-            if not self._is_stopped:
-                self._perform(self.member.persisted(number, self._clock.mono_s()))
-
-        self._store.put_records(self.session_id, records, written)
+    def _written(self, number: int) -> None:
+        if not self._is_stopped:
+            self._perform(self.member.persisted(number, self._clock.mono_s()))
 
     def _wake(self) -> None:
         self._perform(self.member.tick(self._clock.mono_s()))

@@ -25,7 +25,7 @@ from stagepost.chain.node.block_archive import ArchivedBlock, BlockArchive
 from stagepost.chain.node.final_proof import Proof, final_block
 from stagepost.chain.shard_block import id_of
 from stagepost.errors import StorageError
-from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter
+from stagepost.ground.storage.group_writer import Backend, FileBackend, GroupWriter, Written
 from stagepost.ground.storage.layout import Beginning
 from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
@@ -144,9 +144,6 @@ def _read(data: bytes) -> BlockId:
 
 
 STORE_FILE = "chain.sqlite"
-
-Written = Callable[[StorageError | None], None]
-"""Called once, on the event loop: it cannot be lost any more, or it was not written."""
 
 
 class ChainStore:
@@ -314,7 +311,7 @@ class ChainStore:
             rows.append((self._next_record, RecordRow(session_id, record.slot, record.frame)))
             self._next_record += 1
 
-        self._writer.ask(lambda book: book.put_records(rows), written)
+        self._writer.owe(lambda book: book.put_records(rows), written)
 
     def end_session(self, session_id: bytes) -> None:
         """Forget the votes of a session that is over: the block that ended it stands before this change in the file."""

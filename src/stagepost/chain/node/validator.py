@@ -57,7 +57,6 @@ from stagepost.chain.rotation import Plan, lead_towards
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
-from stagepost.ground.loop.pacer import pacer
 from stagepost.ground.statemachine.lifecycle import StartAnswers
 from stagepost.remp.ledger import LedgerEvent, LedgerSession, MasterApplied
 from stagepost.remp.links.overlay import Overlay
@@ -77,8 +76,6 @@ WISH_AFTER_S = 0.4
 
 SHARD_PAUSE_S = 0.1
 MASTER_PAUSE_S = 0.15
-LOAD_PAUSE_MAX_S = 0.3
-"""Seconds on top of the pauses under the pacer's full pressure."""
 
 LINGER_S = 10.0
 """Seconds for which an ended session's votes and blocks are given to validators that are behind."""
@@ -92,7 +89,7 @@ members.
 class ChainOptions(msgspec.Struct, frozen=True):
     """`shard_pause_s`, `master_pause_s`: seconds for which a leader lets messages, or shard blocks, come
     together after it has seen the block before. Each block costs every validator the same, however little is
-    in it. The pause is longer while the process has little time to spare.
+    in it.
     """
 
     member: MemberOptions = MemberOptions()
@@ -386,8 +383,7 @@ class ChainValidator:
     def _is_too_early(self, seat: Seat, since: float) -> bool:
         """Return whether more messages should come together first; then look again in time."""
         options = self._options
-        least_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
-        pause_s = pacer().pause_s(least_s, least_s + LOAD_PAUSE_MAX_S)
+        pause_s = options.master_pause_s if seat.is_of_master else options.shard_pause_s
         left_s = since + pause_s - self._clock.mono_s()
         if left_s <= 0:
             return False

@@ -37,6 +37,7 @@ B = TypeVar("B", bound="DraftBook")
 B_co = TypeVar("B_co", covariant=True)
 R = TypeVar("R")
 Settled = Callable[[StorageError | None], None]
+Written = Callable[[], None]
 
 
 class DraftBook(Protocol):
@@ -80,20 +81,22 @@ class WriterCounters(msgspec.Struct):
 
 
 class _WriteJob(Generic[B]):
-    """Somebody waits for `done`, or is called: `settled`. What has neither is kept until it is written, however often that
-    fails."""
+    """Change that a caller asked for. Somebody waits for `done`, or `settled` is called with the outcome; a job with neither is
+    owed: it is kept until it is written, however often that fails, and then `written` is called."""
 
-    __slots__ = ("act", "done", "result", "settled")
+    __slots__ = ("act", "done", "result", "settled", "written")
 
     def __init__(
         self,
         act: Callable[[B], object],
         done: asyncio.Future[object] | None = None,
         settled: Settled | None = None,
+        written: Written | None = None,
     ) -> None:
         self.act = act
         self.done = done
         self.settled = settled
+        self.written = written
         self.result: object = None
 
     @property
@@ -101,7 +104,10 @@ class _WriteJob(Generic[B]):
         return self.done is None and self.settled is None
 
     def settle(self, error: StorageError | None) -> None:
-        if self.settled is not None:
+        if self.written is not None:
+            if error is None:
+                self.written()
+        elif self.settled is not None:
             self.settled(error)
         elif self.done is None or self.done.done():
             return
@@ -153,6 +159,12 @@ class GroupWriter(Generic[B]):
     def ask(self, act: Callable[[B], object], settled: Settled) -> None:
         """`do` for those who would rather be called than wait: in the turn of the loop in which the disk answers."""
         self._take(_WriteJob(act, settled=settled))
+
+    def owe(self, act: Callable[[B], object], written: Written) -> None:
+        """Do `act` with the next group, and call `written` once the change is durable. What the disk refuses is tried again
+        before everything that was owed later, so no change is ever on disk without those before it, and `act` must bear to
+        be tried again."""
+        self._take(_WriteJob(act, written=written))
 
     def _take(self, job: _WriteJob[B]) -> None:
         self._require_open()

@@ -107,8 +107,8 @@ def test_what_was_said_goes_with_the_block_that_makes_it_useless(tmp_path: Path)
         grown = CertifiedChain(a_genesis(), store)
         session.append(grown.whole.session_id)
         records = [Record(slot, b"slot %d" % slot) for slot in (1, 2, 3)] + [Record(None, b"evidence")]
-        store.put_records(session[0], records, lambda error: None)
-        store.put_records(b"o" * 32, records[:1], lambda error: None)
+        store.put_records(session[0], records, lambda: None)
+        store.put_records(b"o" * 32, records[:1], lambda: None)
         grown.shard_block(session[0], [])
         grown.shard_block(session[0], [])
 

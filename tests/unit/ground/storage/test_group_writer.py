@@ -136,6 +136,37 @@ def test_who_would_rather_be_called_is_called_at_once_in_order_whatever_another_
     run_in_virtual_time(main())
 
 
+def test_what_is_owed_is_tried_again_before_everything_later_and_told_once() -> None:
+    async def main() -> None:
+        writer, hand, told = a_writer()
+        heard: list[str] = []
+        writer.owe(lambda book: book.note("a"), lambda: heard.append("a"))
+        writer.soon(lambda book: book.note("mark"))
+        await asyncio.sleep(0)
+        writer.owe(lambda book: book.note("b"), lambda: heard.append("b"))
+        hand.settle("no space")
+        assert heard == []
+        assert [error.text for error in told] == ["no space"]
+        assert hand.groups[1][0] == ["a", "mark", "b", "."], "what came meanwhile asks the disk at once"
+        hand.settle("no space")
+        writer.owe(lambda book: book.note("c"), lambda: heard.append("c"))
+        await asyncio.sleep(RETRY_S / 2)
+        assert hand.groups[2][0] == ["a", "mark", "b", "c", "."]
+        hand.settle()
+        assert heard == ["a", "b", "c"]
+        assert writer.counters.failures == 2
+        writer.owe(lambda book: book.note("d"), lambda: heard.append("d"))
+        await asyncio.sleep(0)
+        hand.settle("no space")
+        await asyncio.sleep(RETRY_S)
+        assert hand.groups[-1][0] == ["d", "."], "nobody asked for it again"
+        writer.kill()
+        hand.settle()
+        assert heard == ["a", "b", "c"], "a killed writer tells nobody"
+
+    run_in_virtual_time(main())
+
+
 def test_a_group_is_bounded_and_the_rest_follows_by_itself() -> None:
     async def main() -> None:
         writer, hand, _ = a_writer()

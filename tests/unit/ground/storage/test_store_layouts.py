@@ -25,7 +25,6 @@ from stagepost.delivery.stores.inbox_stores import INBOX_FILE, SqliteInbox
 from stagepost.delivery.stores.outbox_stores import OUTBOX_FILE, SqliteOutbox
 from stagepost.dmq.mempool import MempoolEntry
 from stagepost.dmq.node.stored_messages import SqliteStore
-from stagepost.errors import StorageError
 from stagepost.ground.files.small_files import sync_folder
 from stagepost.ground.storage import damage as sqlite_damage
 from stagepost.ground.storage.layout import APPLICATION_ID, StoreRefused
@@ -98,10 +97,10 @@ async def chain(folder: Path, rows: int, *, keeps_all: bool = False) -> tuple[st
     return store.damage
 
 
-async def _written(act: Callable[[Callable[[StorageError | None], None]], object]) -> None:
-    done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
-    act(done.set_result)
-    assert await done is None
+async def _written(act: Callable[[Callable[[], None]], object]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    act(lambda: done.set_result(None))
+    await done
 
 
 @dataclass(frozen=True)
