@@ -12,6 +12,7 @@ import hmac
 import http.client
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -158,6 +159,37 @@ def object_storage(*, is_conditional: bool = True) -> Iterator[ObjectStorage]:
             yield storage
         finally:
             storage.kill()
+
+
+class LosingProxy(NamedTuple):
+    """Proxy before a server that loses answers: `options` lead through it."""
+
+    options: dict[str, str]
+    folder: Path
+
+    def lose(self, name: str) -> None:
+        """Lose the answer to the next PUT of an object of this name; the server does what is asked for."""
+        (self.folder / name).touch()
+
+    def due(self) -> list[str]:
+        """Return the names of objects whose answers are still to be lost."""
+        return sorted(one.name for one in self.folder.iterdir())
+
+
+@contextmanager
+def losing_proxy(storage: ObjectStorage) -> Iterator[LosingProxy]:
+    """Run the proxy in a process of its own: the `deltalake` package keeps Python's lock while it waits for an answer."""
+    port = _free_port()
+    with tempfile.TemporaryDirectory() as name:
+        command = [sys.executable, "-m", "rigs.losing_proxy", str(port), str(storage.port), name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"listening\n"
+            yield LosingProxy({**storage.options, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}, Path(name))
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def _free_port() -> int:

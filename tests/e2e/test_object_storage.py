@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 import msgspec
 import pytest
 
-from rigs.object_storage import BUCKET, PRECONDITION_FAILED, ObjectStorage, object_storage
+from rigs.object_storage import BUCKET, PRECONDITION_FAILED, ObjectStorage, losing_proxy, object_storage
 
 pytest.importorskip("deltalake", reason="the extra spark brings it")
 
 import pyarrow as pa
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.delta import Commit
+from stagepost.pipeline.tables.delta import Commit, DataFile, DayFile, LakeTable
 from stagepost.pipeline.tables.manifest import COMMITS, RECORDS, Batch, Manifest, keep_sets, kept_sets
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
@@ -77,6 +78,64 @@ def test_two_writers_and_the_server_are_killed_and_no_row_is_lost_doubled_or_cha
     assert found.driver_kills >= DRIVER_KILLS
     assert found.server_kills == SERVER_KILLS
     assert (storage.folder / BUCKET / "killed").is_dir()
+
+
+THINGS = pa.table({"value": [3, 7], "day": [date.fromisoformat(DAY)] * 2})
+CHANGES: dict[str, Callable[[LakeTable], object]] = {
+    "append": lambda table: table.commit(Commit(adds=(thing(table, 4),))),
+    "delete": lambda table: table.change(lambda found, how: found.delete("value = 3", **how), {}),
+    "update": lambda table: table.change(lambda found, how: found.update({"value": "value + 1"}, **how), {}),
+    "merge": lambda table: table.change(
+        lambda found, how: (
+            found.merge(THINGS, "t.value = s.value", source_alias="s", target_alias="t", **how)
+            .when_not_matched_insert_all()
+            .execute()
+        ),
+        {},
+    ),
+    "compaction": lambda table: table.change(lambda found, how: found.optimize.compact(**how), {}),
+    "restoring": lambda table: table.go_back(table.version - 1),
+}
+AFTER = {
+    "append": [1, 3, 4],
+    "delete": [1],
+    "update": [2, 4],
+    "merge": [1, 3, 7],
+    "compaction": [1, 3],
+    "restoring": [1],
+}
+
+
+def thing(table: LakeTable, value: int) -> DataFile:
+    file = DayFile(table.store, table.name, DAY, table.schema)
+    file.write(pa.table({"value": [value]}, table.schema))
+    return file.close()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_whose_answer_is_lost_counts_once_and_a_refused_one_does_not(
+    storage: ObjectStorage, change: str
+) -> None:
+    with losing_proxy(storage) as proxy:
+        store = TableStore.at(storage.address(f"lost-{change}"), proxy.options)
+        table = LakeTable(store, "things", pa.schema([pa.field("value", pa.int64())]))
+        for value in (1, 3):
+            table.commit(Commit(adds=(thing(table, value),)))
+        other = LakeTable(store, "things", table.schema)
+        proxy.lose(f"{table.version + 1:020d}.json")
+        CHANGES[change](table)
+
+        assert proxy.due() == []
+        # Compaction takes its own commit for another's, and commits the same once more.
+        made = table.version
+        assert made == (4 if change == "compaction" else 3)
+        rows = table.require().to_pyarrow_table()["value"].to_pylist()
+        assert sorted(rows) == AFTER[change]
+        with pytest.raises(StorageError, match=r"was refused|meanwhile"):
+            CHANGES[change](other)
+        other.go_back(made)
+        again = LakeTable(store, "things", table.schema)
+        assert sorted(again.require().to_pyarrow_table()["value"].to_pylist()) == AFTER[change]
 
 
 def records_from(offset: int) -> pa.Table:

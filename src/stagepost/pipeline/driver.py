@@ -35,8 +35,6 @@ from stagepost.pipeline.tables.delta import (
     DataFile,
     day_begin_ms,
     day_of,
-    of_commit,
-    writer_properties,
 )
 from stagepost.pipeline.tables.look_up import (
     LateMessages,
@@ -319,7 +317,7 @@ class Driver:
         records, receipts = self.tables.table(RECORDS).require(), self.tables.table(RECEIPTS).require()
         gone = held_account(self.tables.store, records, receipts, some.days, some.message_ids)
         for name in CHECKED:
-            self.tables.delete(name, some)
+            self.tables.delete(name, some.condition)
         return without(total, gone)
 
     def _proved(self, batch: Batch, *, is_again: bool = False) -> tuple[Batch, dict[str, list[str]]]:
@@ -518,17 +516,12 @@ class Driver:
             return
         days = quoted_list(before)
 
-        def merge(table: Any) -> None:
-            table.merge(
-                stored,
-                f"t.message_id = s.message_id AND t.day IN ({days})",
-                source_alias="s",
-                target_alias="t",
-                writer_properties=writer_properties(MESSAGES),
-                **of_commit(self.tables.transactions()),
-            ).when_matched_update_all().when_not_matched_insert_all().execute()
+        def merge(table: Any, how: dict[str, Any]) -> None:
+            same = f"t.message_id = s.message_id AND t.day IN ({days})"
+            merger = table.merge(stored, same, source_alias="s", target_alias="t", **how)
+            merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
-        self.tables.table(MESSAGES).change(merge)
+        self.tables.change(MESSAGES, merge)
 
     def _move(self, was: Moment | None, moment: Moment) -> set[str]:
         """Bring the verdicts of lives that have ended up to date. Return the days of which some may have changed."""
@@ -536,41 +529,27 @@ class Driver:
         over_before_ms = moment.over_before_ms
         if was is not None and over_before_ms < was.over_before_ms:
             # An earlier moment, or more patience: verdicts go back.
-            table.change(
-                lambda found: found.update(
-                    updates=_shown(over_before_ms),
-                    writer_properties=writer_properties(MESSAGES),
-                    **of_commit(self.tables.transactions()),
-                )
-            )
+            self.tables.change(MESSAGES, lambda found, how: found.update(_shown(over_before_ms), **how))
             return {one.day for one in table.held()}
         due = table.least("open_since_ms")
         days = {day for day, least in due if least is not None and least < over_before_ms}
         if days:
-            table.change(
-                lambda found: found.update(
-                    updates={"verdict": "verdict_over", "open_since_ms": "CAST(NULL AS BIGINT)"},
-                    predicate=f"open_since_ms < {over_before_ms}",
-                    writer_properties=writer_properties(MESSAGES),
-                    **of_commit(self.tables.transactions()),
-                )
+            self.tables.change(
+                MESSAGES,
+                lambda found, how: found.update(_OVER, predicate=f"open_since_ms < {over_before_ms}", **how),
             )
         return days
 
     def _replace_hints(self, hints: pa.Table) -> None:
         days = quoted_list(hints["day"].unique().to_pylist())
 
-        def merge(table: Any) -> None:
-            table.merge(
-                hints.select(["message_id", "signed_hash", "session_hint"]),
-                f"t.message_id = s.message_id AND t.signed_hash = s.signed_hash AND t.day IN ({days})",
-                source_alias="s",
-                target_alias="t",
-                writer_properties=writer_properties(RECEIPTS),
-                **of_commit(self.tables.transactions()),
-            ).when_matched_update({"session_hint": "s.session_hint"}).execute()
+        def merge(table: Any, how: dict[str, Any]) -> None:
+            same = f"t.message_id = s.message_id AND t.signed_hash = s.signed_hash AND t.day IN ({days})"
+            given = hints.select(["message_id", "signed_hash", "session_hint"])
+            merger = table.merge(given, same, source_alias="s", target_alias="t", **how)
+            merger.when_matched_update({"session_hint": "s.session_hint"}).execute()
 
-        self.tables.table(RECEIPTS).change(merge)
+        self.tables.change(RECEIPTS, merge)
 
     def _discard(self, files: Iterable[DataFile]) -> None:
         """Remove files that were written and never committed."""
@@ -603,20 +582,13 @@ class Driver:
                 for name in REPORTS:
                     held = () if name in BY_EPOCH else tuple(self.tables.table(name).held(days))
                     if name in BY_EPOCH and epochs and self.tables.table(name).held():
-                        self.tables.table(name).change(partial(self._delete_epochs, name=name, epochs=epochs))
+                        self.tables.delete(name, f"epoch IN ({', '.join(map(str, sorted(epochs)))})")
                     self.tables.commit(name, Commit(tuple(made.get(name, ())), held))
                 self.tables.publish(lambda current: _reported(current, before.generation))
             is_published = True
         finally:
             if not is_published:
                 self._discard(file for files in made.values() for file in files)
-
-    def _delete_epochs(self, table: Any, *, name: str, epochs: set[int]) -> None:
-        table.delete(
-            f"epoch IN ({', '.join(map(str, sorted(epochs)))})",
-            writer_properties=writer_properties(name),
-            **of_commit(self.tables.transactions()),
-        )
 
 
 _ONCE = """
@@ -631,6 +603,10 @@ _LESSER_HINTS = """
     JOIN once o ON o.message_id = h.message_id AND o.signed_hash = h.signed_hash
     WHERE o.session_hint < h.session_hint OR (h.session_hint IS NULL AND o.session_hint IS NOT NULL)
 """
+
+
+_OVER = {"verdict": "verdict_over", "open_since_ms": "CAST(NULL AS BIGINT)"}
+"""Changes of a row of `messages` whose life has ended."""
 
 
 def _first_of(names: Iterable[str]) -> str:

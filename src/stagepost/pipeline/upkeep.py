@@ -14,7 +14,7 @@ from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
 from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, show_state
 from stagepost.pipeline.steps.sql_engines import engine_for
-from stagepost.pipeline.tables.delta import Commit, day_of, of_commit, writer_properties
+from stagepost.pipeline.tables.delta import Commit, day_of
 from stagepost.pipeline.tables.look_up import beside_receipts, held_account, late_messages, rows_of
 from stagepost.pipeline.tables.manifest import (
     MESSAGES,
@@ -53,20 +53,12 @@ class Upkeep:
         with self.tables.changing():
             for name, days in crowded.items():
                 for day in days:
-                    self.tables.table(name).change(partial(self._compact, name=name, day=day))
+                    self.tables.change(name, partial(_compact, day=day))
             self.tables.at_point("during compaction")
             self.tables.publish(lambda current: current)
             for name in crowded:
                 self.tables.table(name).remove_dead()
         return True
-
-    def _compact(self, table: Any, *, name: str, day: str) -> None:
-        table.optimize.compact(
-            partition_filters=[("day", "=", day)],
-            target_size=FILE_BYTES_AIM,
-            writer_properties=writer_properties(name),
-            **of_commit(self.tables.transactions()),
-        )
 
     def compact(self, evaluation: Evaluation, *, keep_ms: int | None = None) -> int:
         """Compact every day. With `keep_ms`, drop the days before that of so many milliseconds ago. Return the
@@ -104,7 +96,7 @@ class Upkeep:
                 self.tables.commit(name, Commit(removes=tuple(self.tables.table(name).held(old))))
             if later.message_ids:
                 for name in (RECORDS, STATE, RECEIPTS, QUARANTINE, PROOFS):
-                    self.tables.delete(name, later)
+                    self.tables.delete(name, later.condition)
             self._evaluate_again(beside, self.driver.moment(manifest.total, evaluation))
             self.tables.publish(
                 lambda current: msgspec.structs.replace(
@@ -133,3 +125,7 @@ class Upkeep:
             with engine_for(self.driver.spark, self.tables, 0) as engine:
                 engine.view("given", show_state(engine, [], state, self.driver.sets))
                 self.driver.merge_messages(engine.rows(LIVES_QUERY, LIVES), moment)
+
+
+def _compact(table: Any, how: dict[str, Any], *, day: str) -> None:
+    table.optimize.compact(partition_filters=[("day", "=", day)], target_size=FILE_BYTES_AIM, **how)

@@ -83,6 +83,10 @@ _EPOCH = date(1970, 1, 1)
 _LAST_DAY = (date(9999, 12, 31) - _EPOCH).days
 
 
+Work = Callable[["DeltaTable", dict[str, Any]], object]
+"""Function that changes a table by a method of the package, which it gives the arguments of the commit."""
+
+
 class DataFile(msgspec.Struct, frozen=True):
     """A Parquet file that was written and is not committed yet. `path` goes from the folder of its table on."""
 
@@ -264,53 +268,57 @@ class LakeTable:
 
         `StorageError` if another writer has committed since this process looked; the table is then as that writer left it.
         """
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
-        self.make()
-        self._remove_before_checkpoint()
-        table = self.require()
+        self._prepare()
         now_ms = int(time.time() * 1_000)
         actions: list[Any] = [
             AddAction(one.path, one.size, {DAY: one.day}, now_ms, True, _statistics(one))
             for one in commit.adds
         ]
         actions += [RemoveAction(one.path, True, now_ms, one.size, {DAY: one.day}) for one in commit.removes]
-        before, token = self.version, secrets.token_hex(TOKEN_BYTES)
-        with refused_as_storage_error(self.store.of(self.name)):
-            try:
-                table.create_write_transaction(
-                    actions,
-                    "append",
-                    table.schema(),
-                    partition_by=[DAY],
-                    **of_commit(commit.transactions, commit.account, token),
-                )
-            except CommitFailedError:
-                # Where an answer of the storage was lost, the package takes this very commit for another writer's.
-                table.update_incremental()
-                if self.version != before + 1 or table.history(1)[0].get(TOKEN_KEY) != token:
-                    raise
-            table.update_incremental()
-        if self.version != before + 1:
-            raise self._written_meanwhile()
-        self.sync()
+
+        def write(table: DeltaTable, how: dict[str, Any]) -> None:
+            table.create_write_transaction(actions, "append", table.schema(), partition_by=[DAY], **how)
+
+        self._change(write, commit.transactions, commit.account)
         return self.version
 
-    def change(self, work: Callable[[DeltaTable], object]) -> None:
+    def change(self, work: Work, transactions: Mapping[str, int]) -> None:
         """Let the package change the table by `work`, durably; `StorageError` as for a commit."""
-        self.make()
-        self._remove_before_checkpoint()
-        self._change(work)
+        form = {"writer_properties": writer_properties(self.name)}
+        self._prepare()
+        self._change(lambda table, how: work(table, {**how, **form}), transactions)
 
-    def _change(self, work: Callable[[DeltaTable], object]) -> None:
-        table = self.require()
-        before = self.version
+    def _change(
+        self, work: Work, transactions: Mapping[str, int], account: Mapping[str, Any] | None = None
+    ) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        table, before, token = self.require(), self.version, secrets.token_hex(TOKEN_BYTES)
+        refusal: CommitFailedError | None = None
         with refused_as_storage_error(self.store.of(self.name)):
-            work(table)
+            try:
+                work(table, _of_commit(transactions, account, token))
+            except CommitFailedError as error:
+                refusal = error
             table.update_incremental()
-        for version in range(before + 1, self.version + 1):
+            made = range(before + 1, self.version + 1)
+            # Where an answer of the storage was lost, the package takes this very commit for another writer's, and compaction
+            # commits again; beside another writer's commit, compaction goes on.
+            is_ours = all(one.get(TOKEN_KEY) == token for one in table.history(len(made))) if made else True
+            if refusal is not None and not (made and is_ours):
+                raise refusal
+        if not is_ours:
+            raise self._written_meanwhile()
+        for version in made:
             self.sync(version)
+
+    def _prepare(self) -> None:
+        """Make the table if it is not there yet, and remove dead files before a checkpoint forgets their names."""
+        self.make()
+        if (self.version + 1) % CHECKPOINT_COMMITS >= CHECKPOINT_COMMITS - COMMITS_BEFORE_CHECKPOINT:
+            self.remove_dead()
 
     def require(self) -> DeltaTable:
         if self.table is None:
@@ -336,11 +344,7 @@ class LakeTable:
     def go_back(self, version: int) -> None:
         """Leave out everything that was committed after a version: it belongs to a batch that was never published."""
         if self.version > version >= 0:
-            self._change(lambda table: table.restore(version, **of_commit({})))
-
-    def _remove_before_checkpoint(self) -> None:
-        if (self.version + 1) % CHECKPOINT_COMMITS >= CHECKPOINT_COMMITS - COMMITS_BEFORE_CHECKPOINT:
-            self.remove_dead()
+            self._change(lambda table, how: table.restore(version, **how), {})
 
     def remove_dead(self, hours: int = DEAD_HOURS) -> None:
         """Remove the files that the log once named and that no version of the last hours holds. Nothing else is ever removed.
@@ -445,18 +449,15 @@ def _held(actions: pa.Table) -> Iterator[Held]:
     return (Held(path, str(day), size, rows or 0) for path, day, size, rows in rows)
 
 
-def of_commit(
-    transactions: Mapping[str, int], account: Mapping[str, Any] | None = None, token: str | None = None
+def _of_commit(
+    transactions: Mapping[str, int], account: Mapping[str, Any] | None, token: str
 ) -> dict[str, Any]:
     """Return the arguments of a commit that is refused if anybody has committed in between, and that removes no log entry."""
     from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
     return {
         "commit_properties": CommitProperties(
-            custom_metadata={
-                **({ACCOUNT_KEY: dict(account)} if account else {}),
-                **({TOKEN_KEY: token} if token else {}),
-            },
+            custom_metadata={**({ACCOUNT_KEY: dict(account)} if account else {}), TOKEN_KEY: token},
             max_commit_retries=0,
             app_transactions=[Transaction(name, number) for name, number in transactions.items()],
         ),

@@ -120,6 +120,11 @@ class LateMessages(NamedTuple):
     message_ids: list[str]
     days: list[str]
 
+    @property
+    def condition(self) -> str:
+        """Return the condition of SQL that holds for all rows of these messages on these days."""
+        return f"day IN ({quoted_list(self.days)}) AND message_id IN ({quoted_list(self.message_ids)})"
+
 
 def late_messages(store: TableStore, files: Sequence[Held], first: str) -> LateMessages:
     """Return those among the rows of files of `messages` of which records arrived on the day `first` or after it."""

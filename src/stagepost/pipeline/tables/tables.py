@@ -30,10 +30,8 @@ from stagepost.pipeline.tables.delta import (
     DataFile,
     DayFile,
     LakeTable,
-    of_commit,
-    writer_properties,
+    Work,
 )
-from stagepost.pipeline.tables.look_up import LateMessages, quoted_list
 from stagepost.pipeline.tables.manifest import COMMITS, Manifest, read_manifest
 from stagepost.pipeline.tables.own_files import DriverLock, remove_torn, remove_unfinished, require_own_place
 from stagepost.pipeline.tables.safe_storage import require_safe_commits
@@ -145,15 +143,13 @@ class Tables:
         if commit.adds or commit.removes:
             self.table(name).commit(msgspec.structs.replace(commit, transactions=self.transactions()))
 
-    def delete(self, name: str, some: LateMessages) -> None:
-        """Commit the removal of all rows of some messages on some days."""
-        self.table(name).change(
-            lambda table: table.delete(
-                f"day IN ({quoted_list(some.days)}) AND message_id IN ({quoted_list(some.message_ids)})",
-                writer_properties=writer_properties(name),
-                **of_commit(self.transactions()),
-            )
-        )
+    def change(self, name: str, work: Work) -> None:
+        """Let the package change rows of a table."""
+        self.table(name).change(work, self.transactions())
+
+    def delete(self, name: str, condition: str) -> None:
+        """Commit the removal of the rows for which a condition of SQL holds."""
+        self.change(name, lambda table, how: table.delete(condition, **how))
 
     def transactions(self, more: Mapping[str, int] | None = None) -> dict[str, int]:
         return {GENERATION: self.manifest.generation + 1, **(more or {})}

@@ -103,6 +103,22 @@ def test_a_commit_whose_answer_was_lost_counts_and_another_writers_does_not(
     assert rows_of(store) == 3
 
 
+def test_compaction_beside_another_writers_is_refused_and_can_be_taken_back(tmp_path: Path) -> None:
+    store = TableStore.at(tmp_path)
+    table = LakeTable(store, "things", SCHEMA)
+    for number in (1, 2):
+        table.commit(Commit(adds=(a_file(store, number),)))
+    other = LakeTable(store, "things", SCHEMA)
+    table.change(lambda found, how: found.optimize.compact(**how), {})
+    published = table.version
+
+    # The package goes on beside the first one's, and holds every row twice then.
+    with pytest.raises(StorageError, match=f"another process has written the table things in {tmp_path}"):
+        other.change(lambda found, how: found.optimize.compact(**how), {})
+    other.go_back(published)
+    assert rows_of(store) == 3
+
+
 def test_a_writer_whose_new_table_was_written_by_another_at_once_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

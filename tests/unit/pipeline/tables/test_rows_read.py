@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("deltalake")
 
 from stagepost.pipeline.tables import delta, look_up
-from stagepost.pipeline.tables.delta import Commit, DayFile, LakeTable, writer_properties
+from stagepost.pipeline.tables.delta import Commit, DayFile, LakeTable
 from stagepost.pipeline.tables.store import TableStore
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_compaction_keeps_the_filters(tmp_path: Path) -> None:
     more = DayFile(table.store, "state", "2026-01-01", SCHEMA)
     more.write(pa.table({"message_id": [id_of(99_999)], "place": [0]}, SCHEMA))
     table.commit(Commit(adds=(more.close(),)))
-    table.change(lambda found: found.optimize.compact(writer_properties=writer_properties("state")))
+    table.change(lambda found, how: found.optimize.compact(**how), {})
     absent = [id_of(-1 - number) for number in range(look_up.IDS_AT_ONCE)]
 
     assert len(table.held()) == 1
