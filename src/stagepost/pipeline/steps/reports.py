@@ -15,8 +15,9 @@ from stagepost.errors import ErrorCode
 from stagepost.pipeline.schemas import STAGES
 from stagepost.pipeline.steps.decoded_rows import dmq_rows, event_rows, signature_rows, stake_rows
 from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment
+from stagepost.pipeline.steps.mithril import write_epochs
 from stagepost.pipeline.steps.sessions import codes, is_queued, show_sessions
-from stagepost.pipeline.steps.sql_engines import Engine, engine_for
+from stagepost.pipeline.steps.sql_engines import Engine, engine_for, percentiles
 from stagepost.pipeline.tables.delta import DAY_MS, DataFile, day_begin_ms
 from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, RECORDS, STATE
 from stagepost.pipeline.tables.tables import Tables
@@ -226,11 +227,11 @@ def write_others(inputs: Inputs, made: dict[str, list[DataFile]], after_each: Ca
         _show_rows(engine, inputs)
         make("rejections", _REJECTIONS)
         make("replays", _REPLAYS)
-        make("stage_latency", _STAGE_LATENCY.format(percentiles=_percentiles("took_ms", 0.5, 0.95, 0.99)))
+        make("stage_latency", _STAGE_LATENCY.format(percentiles=percentiles("took_ms", 0.5, 0.95, 0.99)))
         for name, query in (("members", _MEMBERS), ("illegal", _ILLEGAL)):
             engine.keep(name, query)
             after_each()
-        median, p95 = _percentiles("queue_ms", 0.5), _percentiles("queue_ms", 0.95)
+        median, p95 = percentiles("queue_ms", 0.5), percentiles("queue_ms", 0.95)
         make("validators", _VALIDATORS.format(median=median, p95=p95))
         make("complaints", _COMPLAINTS)
         engine.show("validators", "validators", [file.path for file in made["validators"]])
@@ -242,25 +243,7 @@ def write_others(inputs: Inputs, made: dict[str, list[DataFile]], after_each: Ca
         for name, step in (("pool_stakes", stake_rows), ("mithril_signatures", signature_rows)):
             if OBSERVED[name] in seen or tables.table(name).held(days):
                 make(name, _OBSERVED.format(topic=OBSERVED[name]), step)
-        return _write_epochs(inputs, engine, made, after_each)
-
-
-def _write_epochs(
-    inputs: Inputs, engine: Engine, made: dict[str, list[DataFile]], after_each: Callable[[], None]
-) -> set[int]:
-    """Write the tables by epoch, of the epochs that the days' rows are of, as they were and as they are now."""
-    tables = inputs.tables
-    epochs: set[int] = set()
-    for name in OBSERVED:
-        held = [one.path for one in tables.table(name).held(inputs.days)]
-        epochs |= set(engine.distinct(name, [*held, *(file.path for file in made.get(name, ()))], "epoch"))
-    if epochs:
-        from stagepost.pipeline.steps.mithril import write_epochs
-
-        paths = {name: [file.path for file in made.get(name, ())] for name in OBSERVED}
-        made |= write_epochs(inputs.spark, tables, set(inputs.days), paths, epochs)
-        after_each()
-    return epochs
+        return write_epochs(engine, tables, set(days), made, after_each)
 
 
 def _show_rows(engine: Engine, inputs: Inputs) -> None:
@@ -314,11 +297,4 @@ def _alerts(moment: Moment) -> str:
         awaits_proofs=str(moment.awaits_proofs).lower(),
         over_before_ms=moment.over_before_ms,
         member=_MEMBER,
-    )
-
-
-def _percentiles(column: str, *shares: float) -> str:
-    """Return percentiles among the values themselves; none is interpolated between two of them."""
-    return ", ".join(
-        f"CAST(percentile_disc({share}) WITHIN GROUP (ORDER BY {column}) AS BIGINT)" for share in shares
     )

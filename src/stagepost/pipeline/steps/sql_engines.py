@@ -50,6 +50,13 @@ _MACROS = {
 }
 
 
+def percentiles(column: str, *shares: float) -> str:
+    """Return the SQL of percentiles among the values themselves; none is interpolated between two of them."""
+    return ", ".join(
+        f"CAST(percentile_disc({share}) WITHIN GROUP (ORDER BY {column}) AS BIGINT)" for share in shares
+    )
+
+
 def engine_for(spark: SparkSession, tables: Tables, rows: int) -> Engine:
     """Return the engine for about so many rows."""
     is_here = rows <= ROWS_HERE_MAX or is_embedded(spark.sparkContext.master)
