@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline import schemas
+from stagepost.pipeline.message_lives import MessageLives
 from stagepost.pipeline.proof_step import ProofStep
 from stagepost.pipeline.sources.dumps import Dump, Record, records_of
 from stagepost.pipeline.sources.topic_places import TopicPlace
@@ -26,24 +26,10 @@ from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.pipeline.sources.topic_records import range_records
 from stagepost.pipeline.steps.checked_files import ACCOUNT, Part, Target, checking_parts, checking_raw
 from stagepost.pipeline.steps.columns import arrow_schema
-from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, of_moment, show_state
+from stagepost.pipeline.steps.messages import Moment
 from stagepost.pipeline.steps.reports import Inputs, write_others
-from stagepost.pipeline.steps.sql_engines import engine_for
-from stagepost.pipeline.tables.delta import (
-    DAY_MS,
-    Commit,
-    DataFile,
-    day_begin_ms,
-    day_of,
-)
-from stagepost.pipeline.tables.look_up import (
-    LateMessages,
-    held_account,
-    queries,
-    quoted_list,
-    rows_of,
-    touched,
-)
+from stagepost.pipeline.tables.delta import DAY_MS, Commit, DataFile, day_begin_ms, day_of
+from stagepost.pipeline.tables.look_up import LateMessages, held_account, rows_of
 from stagepost.pipeline.tables.manifest import (
     MESSAGES,
     PROOFS,
@@ -55,19 +41,20 @@ from stagepost.pipeline.tables.manifest import (
     BatchName,
     Manifest,
     Reports,
+    changed,
     joined,
     keep_genesis,
     keep_sets,
     kept_genesis,
     kept_sets,
+    without,
 )
 from stagepost.pipeline.tables.reader import BY_EPOCH, REPORTS
 from stagepost.pipeline.tables.sets_touch import touched_by_sets
-from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables
+from stagepost.pipeline.tables.tables import Tables, stored_rows
 from stagepost.remp.sets_change import SetsChange, sets_change
 from stagepost.remp.validator_sets import ValidatorSets, parse_validator_sets
 
-FETCHED_ROWS = 100_000
 AT_ONCE = (RECORDS, QUARANTINE, PROOFS)
 """Tables whose files are committed with their batch; those of state and receipts wait until the batch is evaluated."""
 CHECKED = (RECORDS, STATE, QUARANTINE, PROOFS, RECEIPTS, MESSAGES)
@@ -98,24 +85,6 @@ class Evaluation(msgspec.Struct, frozen=True):
         return cls() if reports is None else cls(reports.as_of_ms, reports.message_timeout_ms)
 
 
-class _Lives(NamedTuple):
-    """Lives of touched messages: their rows here, or files of `messages` if they are many and all new."""
-
-    rows: pa.Table | None
-    files: list[DataFile]
-    counted: int
-
-
-class _Change(NamedTuple):
-    """Result of evaluating the waiting batches: their state, receipts, lives, and files that no table needs."""
-
-    state: list[DataFile]
-    receipts: list[DataFile]
-    hints: pa.Table | None
-    lives: _Lives
-    unneeded: list[DataFile]
-
-
 class Driver:
     """The writer of one set of tables. `sets_file` None: the sets that the tables were made with.
 
@@ -139,6 +108,7 @@ class Driver:
         content = kept_sets(tables.store, manifest) if sets_file is None else sets_file
         self.spark = spark
         self.tables = tables
+        self.lives = MessageLives(spark, tables)
         self.use_sets(content, name)
         known = kept_genesis(tables.store, manifest)
         if genesis is not None and known is not None and genesis != known:
@@ -198,7 +168,7 @@ class Driver:
         total = joined([self.tables.manifest.total, _counts(batch)])
         change = None
         if evaluation.what is not Evaluated.NOTHING:
-            change = self._evaluated(waiting, passing, self.moment(total, evaluation))
+            change = self.lives.evaluated(waiting, passing, self.sets, self.moment(total, evaluation))
         with self.tables.changing():
             for name in AT_ONCE:
                 self.tables.commit(name, Commit(adds=tuple(batch.of(name))))
@@ -212,7 +182,7 @@ class Driver:
                 changed_days=changed(before, (file.day for file in batch.files)),
             )
             if change is not None:
-                following = self._entered(following, change, evaluation)
+                following = self.lives.entered(following, change, self.moment(following.total, evaluation))
             self.tables.publish(lambda _: following)
         self._discard(() if change is None else change.unneeded)
         if evaluation.what is Evaluated.ALL:
@@ -254,7 +224,7 @@ class Driver:
         evaluation = Evaluation.same(manifest.reports)
         waiting = [*batch.of(STATE), *batch.of(RECEIPTS)]
         moment = self.moment(manifest.total, evaluation)
-        change = self._evaluated(waiting, batch.passing, moment, is_whole=True)
+        change = self.lives.evaluated(waiting, batch.passing, self.sets, moment, is_whole=True)
         with self.tables.changing():
             left = self._taken_out(some)
             for name in AT_ONCE:
@@ -267,7 +237,7 @@ class Driver:
                 total=joined([left, _counts(batch)]),
                 changed_days=changed(before, (*days, *(file.day for file in batch.files))),
             )
-            following = self._entered(following, change, evaluation)
+            following = self.lives.entered(following, change, self.moment(following.total, evaluation))
             self.tables.publish(
                 lambda _: msgspec.structs.replace(following, reports=before.reports and following.reports)
             )
@@ -296,7 +266,8 @@ class Driver:
         """Return the records of some messages, or all, as they were read."""
         columns = schemas.RAW.fieldNames()
         if some is None:
-            return self.tables.read(self.spark, RECORDS).select(*columns)
+            paths = [one.path for one in self.tables.table(RECORDS).held()]
+            return stored_rows(self.spark, self.tables.store, RECORDS, paths).select(*columns)
         table = self.tables.table(RECORDS).require()
         rows = rows_of(table, some.message_ids, arrow_schema(schemas.with_day(schemas.RAW)))
         rows = rows.filter(pc.is_in(rows["day"], pa.array(some.days))).select(columns)
@@ -382,9 +353,10 @@ class Driver:
         self.follow_sets()
         self._follow_genesis()
         waiting, passing = self.tables.manifest.waiting, self.tables.manifest.waiting_passing
-        change = self._evaluated(waiting, passing, self.moment(self.tables.manifest.total, evaluation))
+        moment = self.moment(self.tables.manifest.total, evaluation)
+        change = self.lives.evaluated(waiting, passing, self.sets, moment)
         with self.tables.changing():
-            following = self._entered(self.tables.manifest, change, evaluation)
+            following = self.lives.entered(self.tables.manifest, change, moment)
             self.tables.publish(lambda _: following)
         self._discard(change.unneeded)
         if evaluation.what is Evaluated.ALL:
@@ -396,160 +368,6 @@ class Driver:
         if timeout_ms is None:
             timeout_ms = self.sets.message_timeout_ms
         return Moment(as_of_ms, timeout_ms, self._proofs is not None)
-
-    def _evaluated(
-        self, waiting: Sequence[DataFile], passing: int, moment: Moment, *, is_whole: bool = False
-    ) -> _Change:
-        """Return what the waiting files change. `is_whole`: they are everything, and nothing before them counts."""
-        state = [file for file in waiting if file.table == STATE]
-        receipts = [file for file in waiting if file.table == RECEIPTS]
-        if not state:
-            return _Change([], receipts, None, _Lives(None, [], 0), [])
-        known = None if is_whole else self._known(state)
-        evaluated = self._lives(state, known, passing, moment)
-        self.tables.at_point("after messages")
-        if evaluated.counted == passing:
-            return _Change(state, receipts, None, evaluated, [])
-        before = None
-        if evaluated.rows is not None:
-            before = evaluated.rows.filter(pc.greater(evaluated.rows["receipts_before"], 0))
-        known_ids = [] if before is None else before["message_id"].to_pylist()
-        distinct, hints = self._distinct(receipts, known_ids)
-        return _Change(state, distinct, hints, evaluated, receipts)
-
-    def _lives(
-        self, fresh: Sequence[DataFile], known: pa.Table | None, passing: int, moment: Moment
-    ) -> _Lives:
-        """Return the lives of the messages of files of state; `known` are the rows that earlier batches have of them."""
-        sets = self._sets_near(fresh, known)
-        with engine_for(self.spark, self.tables, passing) as engine:
-            given = show_state(engine, [file.path for file in fresh], known, sets)
-            shares = engine.divided("given", given, passing)
-            if known is None and passing > ROWS_HERE_MAX:
-                step = of_moment(moment)
-                files = [file for _ in shares for file in engine.write(MESSAGES, LIVES_QUERY, step)]
-                return _Lives(None, files, self._summed(files))
-            rows = pa.concat_tables([engine.rows(LIVES_QUERY, schemas.LIVES) for _ in shares])
-        counted = pc.sum(pc.subtract(rows["receipts"], rows["receipts_before"])).as_py() or 0
-        return _Lives(rows, [], counted)
-
-    def _sets_near(self, fresh: Sequence[DataFile], known: pa.Table | None) -> ValidatorSets:
-        """Return the sets without sessions whose windows meet none of the times in these state rows: years of sessions
-        need not be laid out for the messages of a minute.
-        """
-        firsts = [file.least["first_ms"] for file in fresh if "first_ms" in file.least]
-        lasts = [file.greatest["last_ms"] for file in fresh if "last_ms" in file.greatest]
-        if known is not None:
-            firsts += [one for one in [pc.min(known["first_ms"]).as_py()] if one is not None]
-            lasts += [one for one in [pc.max(known["last_ms"]).as_py()] if one is not None]
-        return self.sets.near(min(firsts), max(lasts)) if firsts and lasts else self.sets
-
-    def _known(self, fresh: Sequence[DataFile]) -> pa.Table | None:
-        """Return the state rows that earlier batches have of the messages that `fresh` files touch; None if there are none."""
-        table = self.tables.table(STATE)
-        if not table.held():
-            return None
-        rows = rows_of(
-            table.require(), touched(self.tables.store, fresh), arrow_schema(schemas.with_day(schemas.STATE))
-        )
-        return rows if len(rows) else None
-
-    def _summed(self, files: Sequence[DataFile]) -> int:
-        """Return the number of receipts of messages in new files."""
-        if not files:
-            return 0
-        with queries(self.tables.store, {"new": (MESSAGES, [file.path for file in files])}) as connection:
-            (found,) = connection.execute("SELECT coalesce(sum(receipts), 0)::BIGINT FROM new").fetchall()
-        return int(found[0])
-
-    def _distinct(
-        self, files: Sequence[DataFile], known_ids: Sequence[str]
-    ) -> tuple[list[DataFile], pa.Table | None]:
-        """Return new files with each receipt once that is not in the table yet, and the rows of the table whose hint
-        has to be replaced by a lesser one.
-        """
-        schema = arrow_schema(schemas.with_day(schemas.RECEIPTS))
-        table = self.tables.table(RECEIPTS)
-        held = schema.empty_table() if not known_ids else rows_of(table.require(), known_ids, schema)
-        writer = DayWriter(self.tables.store, RECEIPTS, self.tables.mark)
-        with queries(self.tables.store, {"given": (RECEIPTS, [file.path for file in files])}) as connection:
-            connection.register("held", held)
-            connection.execute(_ONCE.format(columns=_first_of(schemas.RECEIPTS.fieldNames())))
-            for rows in connection.sql(_NEW).to_arrow_reader(FETCHED_ROWS):
-                if len(rows):
-                    writer.take(pa.Table.from_batches([rows]))
-            hints = connection.sql(_LESSER_HINTS).to_arrow_table()
-        return writer.close(), hints if len(hints) else None
-
-    def _entered(self, manifest: Manifest, change: _Change, evaluation: Evaluation) -> Manifest:
-        """Commit receipts and messages, and return the manifest with everything evaluated as of the moment."""
-        moment = self.moment(manifest.total, evaluation)
-        days: set[str] = set()
-        self.tables.commit(STATE, Commit(adds=tuple(change.state)))
-        self.tables.commit(RECEIPTS, Commit(adds=tuple(change.receipts)))
-        if change.hints is not None:
-            self._replace_hints(change.hints)
-        if change.lives.files:
-            self.tables.commit(MESSAGES, Commit(adds=tuple(change.lives.files)))
-        rows = change.lives.rows
-        if rows is not None and len(rows):
-            days = {one for name in ("day", "day_before") for one in rows[name].unique().to_pylist() if one}
-            self.merge_messages(rows, moment)
-        was = manifest.reports
-        days |= self._move(None if was is None else Moment(was.as_of_ms, was.message_timeout_ms), moment)
-        total = manifest.total
-        return msgspec.structs.replace(
-            manifest,
-            total=msgspec.structs.replace(total, counted=total.counted + change.lives.counted),
-            waiting=[],
-            waiting_passing=0,
-            changed_days=changed(manifest, days),
-            reports=Reports(moment.as_of_ms, moment.message_timeout_ms, was is not None and was.are_all_made),
-        )
-
-    def merge_messages(self, rows: pa.Table, moment: Moment) -> None:
-        """Commit lives: new rows, and rows in place of those that their messages have."""
-        stored = at_moment(rows, moment)
-        before = [one for one in rows["day_before"].unique().to_pylist() if one is not None]
-        if not before:
-            self.tables.commit(MESSAGES, Commit(adds=tuple(self.tables.write_rows(stored, MESSAGES))))
-            return
-        days = quoted_list(before)
-
-        def merge(table: Any, how: dict[str, Any]) -> None:
-            same = f"t.message_id = s.message_id AND t.day IN ({days})"
-            merger = table.merge(stored, same, source_alias="s", target_alias="t", **how)
-            merger.when_matched_update_all().when_not_matched_insert_all().execute()
-
-        self.tables.change(MESSAGES, merge)
-
-    def _move(self, was: Moment | None, moment: Moment) -> set[str]:
-        """Bring the verdicts of lives that have ended up to date. Return the days of which some may have changed."""
-        table = self.tables.table(MESSAGES)
-        over_before_ms = moment.over_before_ms
-        if was is not None and over_before_ms < was.over_before_ms:
-            # An earlier moment, or more patience: verdicts go back.
-            self.tables.change(MESSAGES, lambda found, how: found.update(_shown(over_before_ms), **how))
-            return {one.day for one in table.held()}
-        due = table.least("open_since_ms")
-        days = {day for day, least in due if least is not None and least < over_before_ms}
-        if days:
-            self.tables.change(
-                MESSAGES,
-                lambda found, how: found.update(_OVER, predicate=f"open_since_ms < {over_before_ms}", **how),
-            )
-        return days
-
-    def _replace_hints(self, hints: pa.Table) -> None:
-        days = quoted_list(hints["day"].unique().to_pylist())
-
-        def merge(table: Any, how: dict[str, Any]) -> None:
-            same = f"t.message_id = s.message_id AND t.signed_hash = s.signed_hash AND t.day IN ({days})"
-            given = hints.select(["message_id", "signed_hash", "session_hint"])
-            merger = table.merge(given, same, source_alias="s", target_alias="t", **how)
-            merger.when_matched_update({"session_hint": "s.session_hint"}).execute()
-
-        self.tables.change(RECEIPTS, merge)
 
     def _discard(self, files: Iterable[DataFile]) -> None:
         """Remove files that were written and never committed."""
@@ -591,44 +409,6 @@ class Driver:
                 self._discard(file for files in made.values() for file in files)
 
 
-_ONCE = """
-    CREATE TABLE once AS SELECT message_id, signed_hash, {columns}, min(session_hint) AS session_hint,
-      min(day)::VARCHAR AS day FROM given GROUP BY message_id, signed_hash
-"""
-_NEW = """
-    SELECT o.* FROM once o ANTI JOIN held h ON o.message_id = h.message_id AND o.signed_hash = h.signed_hash
-"""
-_LESSER_HINTS = """
-    SELECT h.message_id, h.signed_hash, o.session_hint, h.day FROM held h
-    JOIN once o ON o.message_id = h.message_id AND o.signed_hash = h.signed_hash
-    WHERE o.session_hint < h.session_hint OR (h.session_hint IS NULL AND o.session_hint IS NOT NULL)
-"""
-
-
-_OVER = {"verdict": "verdict_over", "open_since_ms": "CAST(NULL AS BIGINT)"}
-"""Changes of a row of `messages` whose life has ended."""
-
-
-def _first_of(names: Iterable[str]) -> str:
-    kept = (name for name in names if name not in ("message_id", "signed_hash", "session_hint"))
-    return ", ".join(f'any_value("{name}") AS "{name}"' for name in kept)
-
-
-def _shown(over_before_ms: int) -> dict[str, str]:
-    """Return what sets the columns of the moment anew, whatever they were."""
-    is_over = f"coalesce(first_seen_ms < {over_before_ms}, false)"
-    is_open = f"NOT {is_over} AND verdict_alive <> verdict_over"
-    return {
-        "verdict": f"CASE WHEN {is_over} THEN verdict_over ELSE verdict_alive END",
-        "open_since_ms": f"CASE WHEN {is_open} THEN first_seen_ms ELSE CAST(NULL AS BIGINT) END",
-    }
-
-
-def changed(manifest: Manifest, days: Iterable[str]) -> dict[str, int]:
-    """Return the days whose reports are to be made, with more of them that change with the commit after this manifest."""
-    return {**manifest.changed_days, **dict.fromkeys(sorted(set(days)), manifest.generation + 1)}
-
-
 def _is_same_ground(before: Manifest, now: Manifest) -> bool:
     """Return whether what reports were made of is still there: the same sets, and no day dropped meanwhile."""
     return (
@@ -650,20 +430,3 @@ def _reported(current: Manifest, generation: int) -> Manifest:
 def _counts(batch: Batch) -> Batch:
     """Return what the account of all batches takes over of one."""
     return msgspec.structs.replace(batch, files=[], proof_parts=0)
-
-
-def without(total: Batch, gone: Batch) -> Batch:
-    """Return the account without what is gone. The greatest arrival stays it, also when its record is forgotten."""
-
-    def less(held: dict[str, int], taken: dict[str, int]) -> dict[str, int]:
-        return {name: left for name, count in held.items() if (left := count - taken.get(name, 0)) > 0}
-
-    return msgspec.structs.replace(
-        total,
-        rows=total.rows - gone.rows,
-        passing=total.passing - gone.passing,
-        quarantined=less(total.quarantined, gone.quarantined),
-        other_rows=total.other_rows - gone.other_rows,
-        other_quarantined=less(total.other_quarantined, gone.other_quarantined),
-        counted=total.counted - gone.counted,
-    )

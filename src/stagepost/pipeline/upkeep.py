@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.pipeline.driver import Driver, Evaluated, Evaluation, changed, without
+from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STORED, with_day
 from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
 from stagepost.pipeline.steps.columns import arrow_schema
@@ -23,7 +23,9 @@ from stagepost.pipeline.tables.manifest import (
     RECEIPTS,
     RECORDS,
     STATE,
+    changed,
     joined,
+    without,
 )
 
 FILES_PER_DAY_MAX = 25
@@ -124,7 +126,7 @@ class Upkeep:
             state = rows_of(self.tables.table(STATE).require(), staying, arrow_schema(with_day(STATE_SCHEMA)))
             with engine_for(self.driver.spark, self.tables, 0) as engine:
                 engine.view("given", show_state(engine, [], state, self.driver.sets))
-                self.driver.merge_messages(engine.rows(LIVES_QUERY, LIVES), moment)
+                self.driver.lives.merge(engine.rows(LIVES_QUERY, LIVES), moment)
 
 
 def _compact(table: Any, how: dict[str, Any], *, day: str) -> None:

@@ -20,7 +20,7 @@ from stagepost.pipeline.spark import is_embedded
 from stagepost.pipeline.steps.columns import arrays_of, arrow_schema, small_table
 from stagepost.pipeline.tables.delta import DAY, DataFile
 from stagepost.pipeline.tables.look_up import ROWS_PER_FETCH, files_query, queries
-from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables
+from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables, stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,7 +191,7 @@ class SparkEngine(_Engine):
         *,
         is_kept: bool = False,
     ) -> None:
-        frame = self._tables.read_files(self._spark, table, paths)
+        frame = stored_rows(self._spark, self._tables.store, table, paths)
         found = frame if names is None else frame.toDF(*names)
         if is_kept:
             self._keep(name, found)

@@ -176,6 +176,28 @@ def _greatest(times: Iterable[int | None]) -> int | None:
     return max((time for time in times if time is not None), default=None)
 
 
+def without(total: Batch, gone: Batch) -> Batch:
+    """Return the account without what is gone. The greatest arrival stays it, also when its record is forgotten."""
+
+    def less(held: dict[str, int], taken: dict[str, int]) -> dict[str, int]:
+        return {name: left for name, count in held.items() if (left := count - taken.get(name, 0)) > 0}
+
+    return msgspec.structs.replace(
+        total,
+        rows=total.rows - gone.rows,
+        passing=total.passing - gone.passing,
+        quarantined=less(total.quarantined, gone.quarantined),
+        other_rows=total.other_rows - gone.other_rows,
+        other_quarantined=less(total.other_quarantined, gone.other_quarantined),
+        counted=total.counted - gone.counted,
+    )
+
+
+def changed(manifest: Manifest, days: Iterable[str]) -> dict[str, int]:
+    """Return the days whose reports are to be made, with more of them that change with the commit after this manifest."""
+    return {**manifest.changed_days, **dict.fromkeys(sorted(set(days)), manifest.generation + 1)}
+
+
 # Copies of the sets
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -199,16 +199,6 @@ class Tables:
                 f"Spark could not write {self.store.address}: {root_cause(str(error))}",
                 advice="the tables are as they were before; is the disk full? -v shows all that Spark says",
             ) from error
-
-    # Reading
-
-    def read(self, spark: SparkSession, name: str, days: Iterable[str] | None = None) -> DataFrame:
-        """Return a table as of this moment, of some days or whole, with `day`."""
-        return self.read_files(spark, name, [one.path for one in self.table(name).held(days)])
-
-    def read_files(self, spark: SparkSession, name: str, paths: Sequence[str]) -> DataFrame:
-        """Return the rows of some files of a table, with `day`."""
-        return stored_rows(spark, self.store, name, paths)
 
 
 class DayWriter:
