@@ -30,13 +30,12 @@ import pyarrow.parquet as pq
 
 from bench.receipts import RECEIPTS_PER_MESSAGE, SETS, receipts
 from rigs.receipt_lines import EPOCH_MS
-from stagepost.pipeline.schemas import MESSAGE_ROWS, RAW, STORED
+from stagepost.pipeline.schemas import MESSAGE_ROWS, RAW, STORED, arrays_of, arrow_schema
 from stagepost.pipeline.sources.dumps import Record
 from stagepost.pipeline.steps.checked_files import CheckedFiles, Rows, Target
-from stagepost.pipeline.steps.columns import arrays_of, arrow_schema
 from stagepost.pipeline.tables.delta import DAY_MS, Commit, DataFile, DayFile, LakeTable, day_of
+from stagepost.pipeline.tables.look_up import stored_message
 from stagepost.pipeline.tables.manifest import Batch, Reports, keep_sets
-from stagepost.pipeline.tables.one_message import stored_message
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.pipeline.tables.tables import Tables
 from stagepost.remp.validator_sets import parse_validator_sets

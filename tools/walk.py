@@ -237,7 +237,7 @@ cli.send.reliably           ProgressLines.note
 
 The pipeline
 pipeline.sources.topic_source TopicStreamReader.read
-pipeline.sources.topic_records read_range
+pipeline.sources.topic_source read_range
 topics.log.file_topic       FileTopicReader.batches
 pipeline.stream             Following.take
 pipeline.driver             Driver.take

@@ -17,8 +17,7 @@ from rigs.object_storage import object_storage
 from rigs.spark_cluster import STARTS_WITHIN_S, SparkCluster, small_cluster
 from stagepost.pipeline.cluster.pack import pack
 from stagepost.pipeline.sources.checkpoint_fit import STREAM
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import Manifest, counts, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.kafka.topic import KafkaTopic

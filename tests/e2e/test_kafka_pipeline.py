@@ -14,8 +14,7 @@ from stagepost.devnet.messages import StatusBook
 from stagepost.errors import ConfigError
 from stagepost.pipeline.schemas import TABLES
 from stagepost.pipeline.sources.kafka import refuse_kafka_checkpoint
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.manifest import counts, read_manifest
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE

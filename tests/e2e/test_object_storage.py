@@ -141,8 +141,7 @@ def test_a_change_whose_answer_is_lost_counts_once_and_a_refused_one_does_not(
 def records_from(offset: int) -> pa.Table:
     """Return one row of `records`."""
     from stagepost.pipeline.schemas import RECORDS as COLUMNS
-    from stagepost.pipeline.schemas import with_day
-    from stagepost.pipeline.steps.columns import arrow_schema
+    from stagepost.pipeline.schemas import arrow_schema, with_day
 
     return pa.Table.from_pylist([{"offset": offset, "day": DAY}], arrow_schema(with_day(COLUMNS)))
 

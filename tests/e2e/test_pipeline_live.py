@@ -23,8 +23,7 @@ import pytest
 
 from rigs.optional import require
 from stagepost.full_node.known_sets import sets_document
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import Manifest, counts, read_manifest
 from stagepost.pipeline.tables.reader import TABLES, Reader
 from stagepost.topics.dump import dump_lines
 from stagepost.topics.log.file_topic import create_topic, open_topic
@@ -190,9 +189,8 @@ def _compare_stream_and_backfill(
 ) -> None:
     from stagepost.pipeline.driver import Evaluated, Evaluation
     from stagepost.pipeline.jobs import backfill_range
-    from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.survey import survey_topics
-    from stagepost.pipeline.sources.topic_places import place_of
+    from stagepost.pipeline.sources.topic_places import Topics, place_of
     from stagepost.pipeline.stream import StreamOptions, follow
 
     manifest = follow(spark, StreamOptions(data, sets, out, is_once=True))

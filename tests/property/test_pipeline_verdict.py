@@ -108,9 +108,8 @@ def test_the_query_and_plain_python_reach_the_same_verdicts(
     run_seed: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = small_spark()
-    from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STATE, with_day
+    from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STATE, arrays_of, arrow_schema, with_day
     from stagepost.pipeline.steps import sql_engines
-    from stagepost.pipeline.steps.columns import arrays_of, arrow_schema
     from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, show_state
     from stagepost.pipeline.tables.tables import DayWriter, Tables
 

@@ -28,8 +28,7 @@ from rigs.results import Result, result
 from stagepost.devnet.devnet import Devnet, devnet
 from stagepost.devnet.messages import DevnetMessages, StatusBook
 from stagepost.full_node.known_sets import sets_document
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.manifest import counts, read_manifest
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.remp.validator_sets import SETS_FILE
 from stagepost.topics.dump import dump_lines

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from rigs.results import Result, result
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home, refuse_missing_packages, start_session
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import Manifest, counts, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import FileTopic, create_topic
 from stagepost.topics.topic import STATUSES

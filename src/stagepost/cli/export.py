@@ -64,9 +64,8 @@ def export(what: str, folder: Path, to: str | None, out: str, as_json: bool, **g
       stagepost export receipts --tables tables --id 16923245 --to jsonl --out -
     """
     from stagepost.pipeline.spark import refuse_missing_packages
-    from stagepost.pipeline.tables.export import Exported, FileFormat
-    from stagepost.pipeline.tables.export import export as write
-    from stagepost.pipeline.tables.filter import MessageFilter
+    from stagepost.pipeline.tables.filter import Exported, FileFormat, MessageFilter
+    from stagepost.pipeline.tables.filter import export as write
     from stagepost.pipeline.tables.reader import STANDARD_OUTPUT, Reader
 
     refuse_missing_packages(("duckdb",))

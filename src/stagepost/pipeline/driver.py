@@ -20,12 +20,12 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline import schemas
 from stagepost.pipeline.message_lives import MessageLives
 from stagepost.pipeline.proof_step import ProofStep
+from stagepost.pipeline.schemas import arrow_schema
 from stagepost.pipeline.sources.dumps import Dump, Record, records_of
 from stagepost.pipeline.sources.topic_places import TopicPlace
 from stagepost.pipeline.sources.topic_ranges import Range
-from stagepost.pipeline.sources.topic_records import range_records
+from stagepost.pipeline.sources.topic_source import range_records
 from stagepost.pipeline.steps.checked_files import ACCOUNT, Part, Target, checking_parts, checking_raw
-from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.messages import Moment
 from stagepost.pipeline.steps.reports import Inputs, write_others
 from stagepost.pipeline.tables.delta import DAY_MS, Commit, DataFile, day_begin_ms, day_of

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from stagepost.pipeline import schemas
-from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.schemas import arrow_schema
 from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, of_moment, show_state
 from stagepost.pipeline.steps.sql_engines import engine_for
 from stagepost.pipeline.tables.delta import Commit, DataFile

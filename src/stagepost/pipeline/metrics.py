@@ -104,7 +104,7 @@ class PipelineMetrics:
     def status(self) -> dict[str, Any]:
         if self._manifest is None:
             return {"rows": 0}
-        from stagepost.pipeline.tables.account import counts
+        from stagepost.pipeline.tables.manifest import counts
 
         return counts(self._manifest)
 

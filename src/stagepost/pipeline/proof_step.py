@@ -16,8 +16,7 @@ from stagepost.chain.genesis import Genesis
 from stagepost.pipeline.schemas import PROOFS as PROOFS_SCHEMA
 from stagepost.pipeline.schemas import RECORDS as RECORDS_SCHEMA
 from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
-from stagepost.pipeline.schemas import with_day
-from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.schemas import arrow_schema, with_day
 from stagepost.pipeline.steps.partial_state import PROOF
 from stagepost.pipeline.steps.proof_checks import OWN_PARTS, Masters, ProofBook, checking_ends
 from stagepost.pipeline.tables.delta import DataFile

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
-from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STORED, with_day
+from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STORED, arrow_schema, with_day
 from stagepost.pipeline.schemas import STATE as STATE_SCHEMA
-from stagepost.pipeline.steps.columns import arrow_schema
 from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, show_state
 from stagepost.pipeline.steps.sql_engines import engine_for
 from stagepost.pipeline.tables.delta import Commit, day_of

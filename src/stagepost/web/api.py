@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from stagepost.dmq.mithril.body import EPOCH_MAX, NamesAsOf
 from stagepost.errors import ConfigError, ErrorCode, StagepostError
-from stagepost.pipeline.tables.export import Exported, FileFormat
-from stagepost.pipeline.tables.filter import NAMES, MessageFilter
+from stagepost.pipeline.tables.filter import NAMES, Exported, FileFormat, MessageFilter
 from stagepost.trace.reading import read_trace, trace_object
 from stagepost.web.access.forms import require_right_to_act
 from stagepost.web.access.problems import problem_response

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.tables.export import Exported, FileFormat, query_of
-from stagepost.pipeline.tables.filter import MessageFilter
+from stagepost.pipeline.tables.filter import Exported, FileFormat, MessageFilter, query_of
 from stagepost.pipeline.tables.reader import csv_cell
 from stagepost.web.listing import COLUMNS, ListSource, live_messages, tables_query
 from stagepost.web.message_book import row_of

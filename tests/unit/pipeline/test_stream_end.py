@@ -16,9 +16,8 @@ from rigs.receipt_lines import EPOCH_MS
 from stagepost.cli.main import run
 from stagepost.pipeline.sources.dumps import survey
 from stagepost.pipeline.stream import StreamOptions
-from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.delta import DAY_MS, held_files, open_table
-from stagepost.pipeline.tables.manifest import RECORDS, Batch, OfDump
+from stagepost.pipeline.tables.manifest import RECORDS, Batch, OfDump, counts
 from stagepost.pipeline.tables.reader import REPORTS, Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.log.file_topic import open_topic

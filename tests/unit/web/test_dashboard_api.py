@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stagepost.pipeline.tables.delta import LOG_FOLDER
-from stagepost.pipeline.tables.export import FileFormat
+from stagepost.pipeline.tables.filter import FileFormat
 from stagepost.pipeline.tables.manifest import COMMITS
 from stagepost.web.export import written
 

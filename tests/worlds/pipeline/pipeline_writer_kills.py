@@ -8,8 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import Manifest, counts, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.topics.log.file_topic import create_topic, open_topic
 from stagepost.topics.topic import STATUSES, Record

@@ -29,8 +29,7 @@ def write_lake(
     import msgspec
     import pyarrow as pa
 
-    from stagepost.pipeline.schemas import STORED, with_day
-    from stagepost.pipeline.steps.columns import arrow_schema
+    from stagepost.pipeline.schemas import STORED, arrow_schema, with_day
     from stagepost.pipeline.tables.delta import Commit
     from stagepost.pipeline.tables.tables import Tables
 

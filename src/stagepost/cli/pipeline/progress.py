@@ -58,7 +58,8 @@ class PipelineProgress:
 
 
 def print_counts(manifest: Manifest, folder: TableStore | Path, *, as_json: bool) -> None:
-    from stagepost.pipeline.tables.account import counts, topic_accounts
+    from stagepost.pipeline.tables.look_up import topic_accounts
+    from stagepost.pipeline.tables.manifest import counts
     from stagepost.pipeline.tables.store import TableStore
 
     found = counts(manifest)

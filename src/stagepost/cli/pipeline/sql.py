@@ -70,7 +70,7 @@ def show(context: click.Context, message_id: str, address: str, as_json: bool) -
       stagepost pipeline show 16923245e0b1c4d27f0a9c358e4d6f7b16923245e0b1c4d27f0a9c358e4d6f7b --tables tables
     """
     from stagepost.pipeline.spark import refuse_missing_packages
-    from stagepost.pipeline.tables.one_message import stored_message
+    from stagepost.pipeline.tables.look_up import stored_message
     from stagepost.pipeline.tables.query import as_json_value
     from stagepost.pipeline.tables.store import TableStore
 

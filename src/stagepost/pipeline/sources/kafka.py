@@ -203,10 +203,9 @@ def raw_records(frame: DataFrame) -> DataFrame:
 
 def _as_raw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Convert rows in Spark's workers, by the same function as a topic's own records."""
-    from stagepost.pipeline.schemas import RAW
+    from stagepost.pipeline.schemas import RAW, arrow_schema, batch_of
     from stagepost.pipeline.sources.topic_ranges import Range
-    from stagepost.pipeline.sources.topic_records import records_of
-    from stagepost.pipeline.steps.columns import arrow_schema, batch_of
+    from stagepost.pipeline.sources.topic_source import records_of
 
     schema = arrow_schema(RAW)
     for batch in batches:

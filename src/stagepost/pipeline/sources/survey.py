@@ -147,7 +147,7 @@ def not_held(
     if not paths:
         yield from ranges
         return
-    from stagepost.pipeline.sources.topic_records import range_records
+    from stagepost.pipeline.sources.topic_source import range_records
     from stagepost.pipeline.tables.look_up import queries
 
     with queries(where, {RECORDS: (RECORDS, paths)}) as connection:

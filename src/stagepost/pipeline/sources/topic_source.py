@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from stagepost.errors import ConfigError
-from stagepost.pipeline.schemas import RAW
+from stagepost.pipeline.schemas import RAW, arrow_schema, batch_of
 from stagepost.pipeline.sources.checkpoint_fit import (
     FINISHED,
     LOG_VERSION,
@@ -40,10 +40,11 @@ from stagepost.pipeline.sources.checkpoint_fit import (
     read_offsets,
     write_checkpoint,
 )
+from stagepost.pipeline.sources.dumps import INT64_MAX, Record, session_hint, whole
 from stagepost.pipeline.sources.topic_marks import offsets_of, require_same_topics, with_marks
 from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, tasks
-from stagepost.pipeline.sources.topic_records import read_range
+from stagepost.topics.batch import Read
 from stagepost.topics.topic import KNOWN
 
 FORMAT = "stagepost"
@@ -178,3 +179,51 @@ def _rows_max(options: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"maxRows is {text!r}", advice="give a number of records from 1 on")
     return int(text)
+
+
+def range_records(place: TopicPlace, wanted: Range) -> Iterator[Record]:
+    """Yield the records of a range, always the same for the same range; `OffsetGone` if retention removed them."""
+    return (record for reads in place.reads(wanted) for record in records_of(wanted, reads))
+
+
+def read_range(place: TopicPlace, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the same as rows, in batches."""
+    schema = arrow_schema(RAW)
+    for reads in place.reads(wanted):
+        yield batch_of(list(records_of(wanted, reads)), schema)
+
+
+def records_of(wanted: Range, reads: Iterable[Read]) -> Iterator[Record]:
+    for read in reads:
+        headers = read.headers
+        yield Record(
+            wanted.topic,
+            wanted.partition,
+            read.offset,
+            _arrived(read),
+            _key_text(read.key),
+            read.value,
+            False,
+            session_hint(headers.get("session")),
+            headers.get("delivery_id") or None,
+            headers.get("dmq_id") or None,
+            headers.get("from") or None,
+        )
+
+
+def _arrived(read: Read) -> int | None:
+    said = read.headers.get("received_ms", "")
+    if said.isascii() and said.isdigit() and len(said) <= len(str(INT64_MAX)):
+        return whole(int(said), INT64_MAX)
+    return whole(read.timestamp_ms, INT64_MAX)
+
+
+def _key_text(key: bytes | None) -> str | None:
+    """Return the key as text: ids are hexadecimal text, also those that are kept as raw bytes."""
+    if key is None:
+        return None
+    try:
+        text = key.decode("utf-8")
+    except UnicodeDecodeError:
+        return key.hex()
+    return text if text.isprintable() else key.hex()

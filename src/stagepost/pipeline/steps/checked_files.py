@@ -20,9 +20,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stagepost.pipeline.schemas import QUARANTINE, RAW, RECEIPTS, RECORDS, STATE
+from stagepost.pipeline.schemas import (
+    QUARANTINE,
+    RAW,
+    RECEIPTS,
+    RECORDS,
+    STATE,
+    arrays_of,
+    arrays_of_columns,
+    arrow_schema,
+)
 from stagepost.pipeline.sources.dumps import Record
-from stagepost.pipeline.steps.columns import arrays_of, arrays_of_columns, arrow_schema
 from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.partial_state import ROWS_MAX, PartialState
 from stagepost.pipeline.steps.record_checks import ROLES, Checked, RecordChecks

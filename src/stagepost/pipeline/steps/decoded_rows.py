@@ -18,8 +18,7 @@ from stagepost.dmq.mithril.observatory import Sighting, entity_names
 from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.errors import DecodeError, StagepostError
 from stagepost.ground.wire.foreign_json import decode_foreign
-from stagepost.pipeline.schemas import TABLES, with_day
-from stagepost.pipeline.steps.columns import arrow_schema, batch_of
+from stagepost.pipeline.schemas import TABLES, arrow_schema, batch_of, with_day
 from stagepost.pipeline.steps.other_checks import INT64_MAX, PROFILE
 
 Rows = Iterable[tuple[Any, ...]]

@@ -15,8 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES
-from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES, arrow_schema
 from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, PROOF, QUARANTINE, VALIDATORS
 from stagepost.pipeline.steps.sessions import (
     codes,

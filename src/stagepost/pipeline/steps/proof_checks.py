@@ -19,8 +19,7 @@ from stagepost.chain.proofs.proof_form import KeyBlockPart, MasterPart, MessageP
 from stagepost.chain.proofs.proof_rules import CheckedMaster, ProofRefused, ProofVerifier, check_end
 from stagepost.errors import DecodeError, StorageError
 from stagepost.ground.wire.tl import ZERO_INT256
-from stagepost.pipeline.schemas import PROOFS, with_day
-from stagepost.pipeline.steps.columns import arrow_schema, batch_of
+from stagepost.pipeline.schemas import PROOFS, arrow_schema, batch_of, with_day
 from stagepost.pipeline.tables.manifest import TRUST_FOLDER, keep_copy, kept_copy
 from stagepost.pipeline.tables.store import TableStore
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from stagepost.pipeline.schemas import STORED, with_day
+from stagepost.pipeline.schemas import STORED, arrays_of, arrow_schema, small_table, with_day
 from stagepost.pipeline.spark import is_embedded
-from stagepost.pipeline.steps.columns import arrays_of, arrow_schema, small_table
 from stagepost.pipeline.tables.delta import DAY, DataFile
 from stagepost.pipeline.tables.look_up import ROWS_PER_FETCH, files_query, queries
 from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables, stored_rows

@@ -10,7 +10,8 @@
     validator  a validator's name, or its key id, or eight of the first digits of the key id and more, or V3 (the third of
                the session that decided)
 
-Texts become conditions with parameters, so what a stranger writes is never part of a query. Needs no Spark.
+Texts become conditions with parameters, so what a stranger writes is never part of a query. What a filter lets through can be
+written as one file. Needs no Spark.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +28,7 @@ import msgspec
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto.hashing import parse_pool_id
 from stagepost.ground.files.durations import parse_moment
+from stagepost.pipeline.tables.reader import Reader, quoted
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.verdict.verdict import Conclusion
 
@@ -273,3 +277,49 @@ def _validator(text: str | None, names: Mapping[bytes, str]) -> tuple[str | None
             advice=f"write {known}V1, V2, … for a place in the session, or {KEY_DIGITS_MIN} or more digits of the key id",
         )
     return digits, None
+
+
+EXPORT_MEMORY_MAX = "512MB"
+"""Bytes of memory of an export; DuckDB writes while it reads, and puts aside on the disk what does not fit."""
+
+
+class Exported(StrEnum):
+    MESSAGES = "messages"
+    RECEIPTS = "receipts"
+
+
+class FileFormat(StrEnum):
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+def query_of(what: Exported, wanted: MessageFilter) -> Condition:
+    """Return the whole query, in a fixed order, and its parameters."""
+    if what is Exported.MESSAGES:
+        condition = wanted.messages()
+        text = f"SELECT m.* FROM messages m WHERE {condition.text} ORDER BY m.message_id"
+    else:
+        condition = wanted.receipts()
+        text = (
+            "SELECT r.* FROM receipts r JOIN messages m ON m.message_id = r.message_id "
+            f"WHERE {condition.text} ORDER BY r.message_id, r.timestamp_ms, r.source_id, r.kind"
+        )
+    return Condition(text, condition.parameters)
+
+
+def require_tables(reader: Reader, wanted: MessageFilter) -> None:
+    """Raise a `StorageError` that names a table which has not been made yet, if one is needed."""
+    for name in (Exported.MESSAGES.value, Exported.RECEIPTS.value, *wanted.tables()):
+        reader.known(name)
+
+
+def export(reader: Reader, what: Exported, wanted: MessageFilter, to: FileFormat, out: str) -> int:
+    """Write the rows that `wanted` lets through into one file, or to the standard output for `-`. Return their number."""
+    require_tables(reader, wanted)
+    query = query_of(what, wanted)
+    # A cursor sees the same tables; the limits stay with this reader.
+    with TemporaryDirectory(prefix="stagepost-export-") as spill, reader.cursor() as connection:
+        connection.execute(f"SET temp_directory = {quoted(spill)}")
+        connection.execute(f"SET memory_limit = '{EXPORT_MEMORY_MAX}'")
+        return reader.copy(connection, what.value, query.text, query.parameters, f".{to.value}", out)

@@ -1,6 +1,7 @@
-"""Look-ups of a few messages in large tables, and accounts of whole days, without Spark.
+"""Look-ups of one message or a few in large tables, and accounts of days and topics, without Spark.
 
-Every file has a bloom filter of its message ids, so a look-up reads those parts of files that hold one of the ids.
+Every file has a bloom filter of its message ids, and a message knows on which days its receipts arrived. So a look-up reads
+the ends of the files, and those parts that hold one of the ids, however many there are.
 """
 
 from __future__ import annotations
@@ -8,19 +9,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stagepost.pipeline.tables.delta import DAY, DataFile, Held, held_files
-from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, RECORDS, STATE, Batch
+from stagepost.errors import ConfigError, StorageError
+from stagepost.pipeline.dictionary import BY_NAME
+from stagepost.pipeline.tables.damage import damage_named
+from stagepost.pipeline.tables.delta import DAY, DataFile, Held, held_files, open_table
+from stagepost.pipeline.tables.manifest import (
+    MESSAGES,
+    QUARANTINE,
+    RECEIPTS,
+    RECORDS,
+    STATE,
+    Batch,
+    Manifest,
+    read_manifest,
+)
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.topic import STATUSES
 
 if TYPE_CHECKING:
     import duckdb
     from deltalake import DeltaTable
+
 
 IDS_AT_ONCE = 2_000
 """Ids, at most, that one query names; more take several."""
@@ -192,3 +206,93 @@ def held_account(
 def quoted_list(texts: Iterable[str]) -> str:
     """Return days or ids, which are of digits, letters and dashes, as a list of SQL."""
     return ", ".join(f"'{one}'" for one in sorted(texts))
+
+
+# What is not looked at has no hash, and every record of it counts.
+_QUERY = """
+    SELECT topic, reason, count(*), count(DISTINCT signed_hash) + count(*) FILTER (WHERE signed_hash IS NULL)
+    FROM records WHERE topic <> ? GROUP BY topic, reason ORDER BY topic, reason
+"""
+
+
+class TopicAccount(NamedTuple):
+    rows: int = 0
+    counted: int = 0
+    repeated: int = 0
+    quarantined: int = 0
+    reasons: dict[str, int] = {}  # noqa: RUF012  # replaced, never changed
+
+
+def topic_accounts(where: TableStore, manifest: Manifest) -> dict[str, TopicAccount]:
+    """Return the accounts by name; topics without a record are not in it."""
+    if not manifest.total.other_rows:
+        return {}
+    files = held_files(open_table(where, RECORDS, manifest.versions[RECORDS]))
+    with queries(where, {RECORDS: (RECORDS, [one.path for one in files])}) as connection:
+        found = connection.execute(_QUERY, [STATUSES]).fetchall()
+    accounts: dict[str, TopicAccount] = {}
+    for topic, reason, rows, distinct in found:
+        known = accounts.get(topic, TopicAccount())
+        if reason is None:
+            change = known._replace(counted=distinct, repeated=rows - distinct)
+        else:
+            change = known._replace(
+                quarantined=known.quarantined + rows, reasons={**known.reasons, reason: rows}
+            )
+        accounts[topic] = change._replace(rows=known.rows + rows)
+    return accounts
+
+
+Row = dict[str, Any]
+
+
+class FoundMessage(NamedTuple):
+    """`message` is None for an id that only quarantined records have."""
+
+    message: Row | None
+    receipts: list[Row]
+    quarantined: list[Row]
+
+
+def stored_message(where: TableStore, message_id: str) -> FoundMessage | None:
+    """Return what the tables hold of a message, receipts in the order of their times; None if they hold nothing of it."""
+    wanted = message_id.lower()
+    if not is_message_id(wanted):
+        raise ConfigError(
+            f"{message_id!r} is not a valid message id", advice="give 64 hexadecimal digits", found=message_id
+        )
+    manifest = read_manifest(where)
+    if manifest is None:
+        raise StorageError(
+            f"there are no tables in {where.address}",
+            advice="make them with `stagepost pipeline backfill` or `run`, or see --tables",
+        )
+    versions = manifest.versions
+    with damage_named(where, versions, (MESSAGES, RECEIPTS, QUARANTINE)), queries(where, {}) as connection:
+
+        def rows(name: str, days: list[str] | None = None) -> list[Row]:
+            table = open_table(where, name, versions[name]) if name in versions else None
+            paths = [one.path for one in held_files(table, days)]
+            if not paths:
+                return []
+            files = files_query(connection, where, name, paths)
+            # Written into the query: the filters of files are looked at for a value that is known beforehand.
+            answer = connection.execute(f"SELECT * FROM ({files}) WHERE message_id = '{wanted}'")
+            names = [column[0] for column in answer.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+
+        found = rows(MESSAGES)
+        days = sorted({day for row in found for day in (*(row.pop("days", None) or ()), str(row["day"]))})
+        receipts = rows(RECEIPTS, days) if found else []
+        quarantined = rows(QUARANTINE)
+    if not (found or quarantined):
+        return None
+    receipts.sort(key=lambda row: (row["timestamp_ms"], row["level"], row["source_id"], row["kind"]))
+    quarantined.sort(key=lambda row: (row["arrived_ms"] or 0, row["partition"] or 0, row["offset"] or 0))
+    return FoundMessage(_shown(found[0]) if found else None, receipts, quarantined)
+
+
+def _shown(row: Row) -> Row:
+    """Return the columns that people read, without those by which the pipeline brings the row up to date."""
+    known = [column.name for column in BY_NAME[MESSAGES].columns]
+    return {name: row[name] for name in (*known, "day") if name in row}

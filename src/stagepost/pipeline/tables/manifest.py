@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -196,6 +196,20 @@ def without(total: Batch, gone: Batch) -> Batch:
 def changed(manifest: Manifest, days: Iterable[str]) -> dict[str, int]:
     """Return the days whose reports are to be made, with more of them that change with the commit after this manifest."""
     return {**manifest.changed_days, **dict.fromkeys(sorted(set(days)), manifest.generation + 1)}
+
+
+def counts(manifest: Manifest) -> dict[str, Any]:
+    total = manifest.total
+    return {
+        "rows": total.rows,
+        "counted": total.counted,
+        "repeated": total.passing - total.counted,
+        "quarantined": sum(total.quarantined.values()),
+        "reasons": dict(total.quarantined),
+        "other_rows": total.other_rows,
+        "removed_rows": manifest.removed_rows,
+        "as_of_ms": manifest.reports.as_of_ms if manifest.reports is not None else None,
+    }
 
 
 # Copies of the sets

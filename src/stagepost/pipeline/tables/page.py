@@ -10,7 +10,7 @@ from typing import Any
 
 from stagepost.errors import StorageError
 from stagepost.ground.files.small_files import replace_file
-from stagepost.pipeline.tables.account import counts
+from stagepost.pipeline.tables.manifest import counts
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore
 

@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stagepost.errors import StorageError
-from stagepost.pipeline.schemas import STORED, with_day
-from stagepost.pipeline.steps.columns import arrow_schema, small_table
+from stagepost.pipeline.schemas import STORED, arrow_schema, small_table, with_day
 from stagepost.pipeline.tables.delta import (
     DAY,
     Commit,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import lines_of, read_line, survey
 from stagepost.pipeline.sources.topic_ranges import Range
-from stagepost.pipeline.sources.topic_records import records_of
+from stagepost.pipeline.sources.topic_source import records_of
 from stagepost.pipeline.steps import record_checks
 from stagepost.pipeline.steps.record_checks import Checked, RecordChecks
 from stagepost.remp.receipts.receipt import FUTURE_MS_MAX, RECEIPT_BYTES_MAX

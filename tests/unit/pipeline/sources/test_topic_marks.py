@@ -14,8 +14,7 @@ import pytest
 from stagepost.cli.main import run
 from stagepost.pipeline.sources.topic_marks import TopicBegunAnew
 from stagepost.pipeline.sources.topic_places import FolderPlace, NodePlace, TopicPlace
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import read_manifest
+from stagepost.pipeline.tables.manifest import counts, read_manifest
 from stagepost.topics.log.file_topic import create_topic
 from stagepost.topics.topic import STATUSES, Record, Retention
 from tests.worlds.pipeline.pipeline_spark import need_packages, small_spark

@@ -14,9 +14,8 @@ from rigs.receipt_lines import EPOCH_MS
 from rigs.remp_world import session
 from stagepost.errors import DecodeError
 from stagepost.pipeline.sources.dumps import survey
-from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.delta import day_begin_ms
-from stagepost.pipeline.tables.manifest import RECORDS, STATE, OfDump
+from stagepost.pipeline.tables.manifest import RECORDS, STATE, OfDump, counts
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.sets_change import sets_change

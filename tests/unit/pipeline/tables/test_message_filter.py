@@ -160,7 +160,7 @@ def small_reader() -> Iterator[Any]:
 def test_a_filter_lets_through_what_it_says(
     small_reader: Any, tmp_path: Path, texts: dict[str, str], messages: list[str], receipts: list[int]
 ) -> None:
-    from stagepost.pipeline.tables.export import Exported, FileFormat, export, query_of
+    from stagepost.pipeline.tables.filter import Exported, FileFormat, export, query_of
 
     wanted = MessageFilter.read(texts, NOW_S)
 
@@ -177,7 +177,7 @@ def test_a_filter_lets_through_what_it_says(
 
 
 def test_an_export_is_one_whole_file_or_none(small_reader: Any, tmp_path: Path) -> None:
-    from stagepost.pipeline.tables.export import Exported, FileFormat, export
+    from stagepost.pipeline.tables.filter import Exported, FileFormat, export
 
     for form in FileFormat:
         out = tmp_path / f"it's.{form.value}"

@@ -20,10 +20,9 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.pipeline.tables.damage import damage
 from stagepost.pipeline.tables.delta import Commit, LakeTable, held_files, open_table
-from stagepost.pipeline.tables.export import Exported, FileFormat, export
-from stagepost.pipeline.tables.filter import MessageFilter
+from stagepost.pipeline.tables.filter import Exported, FileFormat, MessageFilter, export
+from stagepost.pipeline.tables.look_up import stored_message
 from stagepost.pipeline.tables.manifest import COMMITS, read_manifest
-from stagepost.pipeline.tables.one_message import stored_message
 from stagepost.pipeline.tables.query import TableQuery
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore

@@ -50,7 +50,7 @@ import os, signal, sys
 from pathlib import Path
 import pyarrow as pa
 from stagepost.pipeline.schemas import RECORDS, with_day
-from stagepost.pipeline.steps.columns import arrow_schema
+from stagepost.pipeline.schemas import arrow_schema
 from stagepost.pipeline.tables.delta import Commit
 from stagepost.pipeline.tables.tables import Tables
 

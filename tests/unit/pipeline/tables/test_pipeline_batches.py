@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost.pipeline.sources.dumps import survey
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import RECORDS, Batch, Manifest, OfDump
+from stagepost.pipeline.tables.manifest import RECORDS, Batch, Manifest, OfDump, counts
 from stagepost.pipeline.tables.query import MOMENTS, TableQuery
 from stagepost.pipeline.tables.reader import Reader
 from stagepost.pipeline.tables.store import TableStore

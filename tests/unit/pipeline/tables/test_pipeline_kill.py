@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.pipeline.tables.account import counts
-from stagepost.pipeline.tables.manifest import Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import Manifest, counts, read_manifest
 from stagepost.pipeline.tables.reader import Reader
 from tests.worlds.pipeline.pipeline_driver_process import KILLED, ROWS_MAX, run_driver
 from tests.worlds.pipeline.pipeline_oracle import recompute

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from stagepost.cli.main import run
 from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.sources.topic_ranges import Offsets, at_most, ranges, tasks
-from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.manifest import (
     COMMITS,
     COMMITS_LOOKED_AT_MAX,
@@ -27,6 +26,7 @@ from stagepost.pipeline.tables.manifest import (
     Manifest,
     OfDump,
     OfStream,
+    counts,
     joined,
     keep_sets,
     kept_sets,

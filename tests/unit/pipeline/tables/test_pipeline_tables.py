@@ -16,10 +16,9 @@ from rigs.remp_world import FULL_NODE
 from stagepost.cli.main import run
 from stagepost.errors import StorageError
 from stagepost.pipeline.sources.dumps import survey
-from stagepost.pipeline.tables.account import counts
 from stagepost.pipeline.tables.delta import held_files, open_table
 from stagepost.pipeline.tables.manifest import MESSAGES as MESSAGES_TABLE
-from stagepost.pipeline.tables.manifest import RECORDS, Manifest
+from stagepost.pipeline.tables.manifest import RECORDS, Manifest, counts
 from stagepost.pipeline.tables.reader import REPORTS, TABLES, Reader
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.message_status import MessageStatus, New, SentToValidators, Timeout
