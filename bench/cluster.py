@@ -96,10 +96,9 @@ def measure(receipts: int = RECEIPTS, warm_up: int = WARM_UP_RECEIPTS) -> tuple[
 
 
 def _on_cluster(cluster: SparkCluster, folder: Path, warm: Dump, whole: Dump) -> tuple[list[Reading], Cost]:
-    from stagepost.pipeline.cluster.cluster import Cluster
+    from stagepost.pipeline.cluster.cluster import Cluster, start_on_cluster
     from stagepost.pipeline.cluster.pack import pack
     from stagepost.pipeline.cluster.probe import Folders
-    from stagepost.pipeline.cluster.submit import start_on_cluster
 
     began = time.perf_counter()
     packed = pack(folder / "stagepost.zip")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from stagepost.dmq.cardano.genesis import PICOSECONDS
 from stagepost.dmq.cardano.queries import (
     Era,
     GetCurrentEra,
@@ -22,7 +23,6 @@ from stagepost.dmq.cardano.queries import (
     GetSystemStart,
     encode_query,
 )
-from stagepost.dmq.cardano.system_start import PICOSECONDS
 from stagepost.dmq.endpoints.state_query_server import AnswerQuery, WriteRaw, serve_state_queries
 from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD
 from stagepost.ground.identifiers import PoolId

@@ -157,7 +157,7 @@ READS_ITS_FILE = {"stagepost.remp.validator_sets"}
 # Turn moments into calendar dates or back, and read no clock.
 SHOWS_DATES = {
     "stagepost.delivery.status",
-    "stagepost.dmq.cardano.system_start",
+    "stagepost.dmq.cardano.genesis",
     "stagepost.ground.files.durations",
 }
 ENTRY_POINTS = {"stagepost.cli.main"}

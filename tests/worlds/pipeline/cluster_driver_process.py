@@ -49,9 +49,8 @@ def main(
     rows: str,
     out: str,
 ) -> None:
-    from stagepost.pipeline.cluster.cluster import Cluster
+    from stagepost.pipeline.cluster.cluster import Cluster, start_on_cluster
     from stagepost.pipeline.cluster.probe import Folders
-    from stagepost.pipeline.cluster.submit import start_on_cluster
     from stagepost.pipeline.stream import StreamOptions, follow
     from stagepost.pipeline.tables.store import TableStore, storage_options
 

@@ -95,7 +95,7 @@ def submit(
     # Its options are read before anything starts.
     inner = command.make_context(job, [*arguments, "--master", master], parent=context)
 
-    from stagepost.pipeline.cluster.submit import on_cluster, require_ready
+    from stagepost.pipeline.cluster.cluster import on_cluster, require_ready
 
     require_ready(cluster)
     _refuse_another_checkpoint(job, inner.params)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stagepost.dmq.cardano.era_history import read_era_history, skip_elements
-from stagepost.dmq.cardano.genesis import ShelleyGenesis
+from stagepost.dmq.cardano.genesis import ShelleyGenesis, read_system_start
 from stagepost.dmq.cardano.ledger_peers import read_ledger_peers
 from stagepost.dmq.cardano.queries import (
     GetCurrentEra,
@@ -24,7 +24,6 @@ from stagepost.dmq.cardano.queries import (
     GetSystemStart,
     LedgerQuery,
 )
-from stagepost.dmq.cardano.system_start import read_system_start
 from stagepost.dmq.pools import POOLS_MAX
 from stagepost.ground.identifiers import POOL_ID_BYTES, PoolId
 from stagepost.ground.wire.cbor import CborReader

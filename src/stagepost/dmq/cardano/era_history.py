@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stagepost.dmq.cardano.system_start import PICOSECONDS
+from stagepost.dmq.cardano.genesis import PICOSECONDS
 from stagepost.ground.wire.cbor import CborReader
 from stagepost.ground.wire.framing import ItemLimits, skip_item
 

@@ -14,7 +14,7 @@ import msgspec
 
 from stagepost.dmq.cardano.answers import EraMismatch
 from stagepost.dmq.cardano.era_history import EraHistory
-from stagepost.dmq.cardano.genesis import ShelleyGenesis
+from stagepost.dmq.cardano.genesis import PICOSECONDS, ShelleyGenesis, moment_text
 from stagepost.dmq.cardano.ledger_peers import LedgerPeers
 from stagepost.dmq.cardano.queries import (
     Era,
@@ -29,7 +29,6 @@ from stagepost.dmq.cardano.queries import (
     era_name,
 )
 from stagepost.dmq.cardano.stake_record import STALE_EPOCHS, StakeRecord
-from stagepost.dmq.cardano.system_start import PICOSECONDS, moment_text
 from stagepost.errors import ErrorCode, RemoteProtocolError
 from stagepost.ground.identifiers import PoolId
 from stagepost.ground.net.back_off import doubled_s

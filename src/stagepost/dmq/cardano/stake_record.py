@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stagepost.dmq.cardano.system_start import moment_text
+from stagepost.dmq.cardano.genesis import moment_text
 from stagepost.dmq.pools import KES_EVOLUTIONS_LIMIT, POOLS_MAX, STAKE_MAX
 from stagepost.errors import ErrorCode, StorageError
 from stagepost.ground.crypto.hashing import blake2b_256

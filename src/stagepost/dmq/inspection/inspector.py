@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from stagepost.dmq.inspection import messages
+from stagepost.dmq import validation as proof
 from stagepost.dmq.inspection.connection import ConnectionRules, ProfileEvidence, profiles_with
 from stagepost.dmq.inspection.following import BothSides, CapturedMessage, CaptureLane, OneSide
 from stagepost.dmq.inspection.report import (
@@ -18,11 +18,17 @@ from stagepost.dmq.inspection.report import (
     InspectionReport,
     InspectionResult,
     Interruption,
+    MessageFinding,
     ProtocolRecord,
     SegmentRecord,
 )
 from stagepost.dmq.inspection.rules import UnplacedFault
+from stagepost.dmq.local_notification import ReplyMessagesBlocking, ReplyMessagesNonBlocking
+from stagepost.dmq.local_submission import SubmitMessage
+from stagepost.dmq.message import DmqMessage
+from stagepost.dmq.outcome import Rejected
 from stagepost.dmq.profiles import PROFILES, MiniProtocol, Profile, profile_of
+from stagepost.dmq.submission import ReplyMessages
 from stagepost.errors import ConfigError, DecodeError, ErrorCode
 from stagepost.ground.wire.mux import SEGMENT_HEADER_BYTES, SegmentHeader, decode_header
 
@@ -199,7 +205,7 @@ class _Inspection:
         self, said: CapturedMessage, lane: CaptureLane, protocol: MiniProtocol, instance: int
     ) -> None:
         offset, segment = lane.place(said.base)
-        findings = messages.findings(said, lane, check_signatures=self._check_signatures)
+        findings = findings_of(said, lane, check_signatures=self._check_signatures)
         self._messages.append(
             ProtocolRecord(
                 offset,
@@ -215,7 +221,7 @@ class _Inspection:
                 findings,
             )
         )
-        self._entries += 1 + messages.elements(said.message)
+        self._entries += 1 + elements(said.message)
         self._evidence.message(said.message, said.item, said.flavour, lane.number, offset, lane.direction)
         if protocol is MiniProtocol.HANDSHAKE and self._connection.agreed is not None:
             self._evidence.version(self._connection.agreed.version, offset, lane.direction)
@@ -275,3 +281,54 @@ def _in_message(fault: UnplacedFault, lane: CaptureLane, protocol: MiniProtocol)
 def _known_numbers() -> str:
     numbers = sorted({number for profile in PROFILES.values() for number in profile.numbers.values()})
     return f"one of the numbers {', '.join(map(str, numbers))}"
+
+
+_CHECKS = (proof.check_id, proof.check_period, proof.check_certificate, proof.check_kes_signature)
+
+
+def findings_of(
+    said: CapturedMessage, lane: CaptureLane, *, check_signatures: bool
+) -> tuple[MessageFinding, ...]:
+    found = []
+    searched = 0
+    for message in _carried(said.message):
+        # Each message kept its own bytes, so they stand in the item, one after the other.
+        start = said.item.index(message.raw, searched)
+        searched = start + len(message.raw)
+        offset, _ = lane.place(said.base + start)
+        found.append(_finding(message, offset, check_signatures))
+    return tuple(found)
+
+
+def elements(message: object) -> int:
+    """Return the number of list elements that `message` keeps in memory."""
+    names: tuple[str, ...] = getattr(message, "__struct_fields__", ())
+    values = (getattr(message, name) for name in names)
+    return sum(len(value) for value in values if isinstance(value, tuple))
+
+
+def _carried(message: object) -> tuple[DmqMessage, ...]:
+    match message:
+        case SubmitMessage(DmqMessage() as submitted):
+            return (submitted,)
+        case ReplyMessages(messages) | ReplyMessagesBlocking(messages) | ReplyMessagesNonBlocking(messages):
+            return messages
+        case _:
+            return ()
+
+
+def _finding(message: DmqMessage, offset: int, check_signatures: bool) -> MessageFinding:
+    faults: list[Rejected] = []
+    if check_signatures:
+        faults = [fault for check in _CHECKS if (fault := check(message)) is not None]
+    return MessageFinding(
+        offset,
+        message.message_id,
+        message.pool_id,
+        len(message.raw),
+        message.kes_period,
+        message.kes_evolution,
+        message.expires_at,
+        message.layout.value,
+        tuple(faults),
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stagepost.dmq.cardano.answers import EraMismatch
 from stagepost.dmq.cardano.era_history import EraHistory
-from stagepost.dmq.cardano.genesis import MICROSECOND_PS, ShelleyGenesis
+from stagepost.dmq.cardano.genesis import MICROSECOND_PS, PICOSECONDS, ShelleyGenesis, moment_text
 from stagepost.dmq.cardano.queries import (
     Era,
     GetCurrentEra,
@@ -24,7 +24,6 @@ from stagepost.dmq.cardano.queries import (
     GetGenesisConfig,
     GetSystemStart,
 )
-from stagepost.dmq.cardano.system_start import PICOSECONDS, moment_text
 from stagepost.dmq.endpoints.state_query_client import StateQueryClient, connect_state_query
 from stagepost.dmq.validation import KES_EVOLUTIONS_MAX, SLOTS_PER_KES_PERIOD
 from stagepost.errors import ErrorCode, SigningError, StagepostError

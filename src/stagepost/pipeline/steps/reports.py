@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from stagepost.errors import ErrorCode
 from stagepost.pipeline.schemas import STAGES
 from stagepost.pipeline.steps.decoded_rows import dmq_rows, event_rows, signature_rows, stake_rows
-from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment
+from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment, codes, is_queued, show_sessions
 from stagepost.pipeline.steps.mithril import write_epochs
-from stagepost.pipeline.steps.sessions import codes, is_queued, show_sessions
 from stagepost.pipeline.steps.sql_engines import Engine, engine_for, percentiles
 from stagepost.pipeline.tables.delta import DAY_MS, DataFile, day_begin_ms
 from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, RECORDS, STATE

@@ -11,7 +11,7 @@ import pytest
 
 from rigs.remp_world import FULL_NODE, MESSAGE, seed_of, session, session_name, sets_file
 from stagepost.cli import main as command
-from stagepost.cli.trace.follow import follow_trace
+from stagepost.cli.trace.command import follow_trace
 from stagepost.remp.receipts.message_status import Accepted, MessageStatus, New, SentToValidators
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level

@@ -23,6 +23,7 @@ from stagepost.pipeline.cluster.cluster import (
     parse_master,
     reach,
     settings_for,
+    start_on_cluster,
 )
 from stagepost.pipeline.cluster.pack import (
     LABEL_FILE,
@@ -32,7 +33,6 @@ from stagepost.pipeline.cluster.pack import (
     read_label,
     require_fitting,
 )
-from stagepost.pipeline.cluster.submit import start_on_cluster
 from stagepost.pipeline.sources.checkpoint_fit import (
     planned_offsets,
     planned_text,
