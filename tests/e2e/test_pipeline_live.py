@@ -189,8 +189,9 @@ def _compare_stream_and_backfill(
 ) -> None:
     from stagepost.pipeline.driver import Evaluated, Evaluation
     from stagepost.pipeline.jobs import backfill_range
+    from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.survey import survey_topics
-    from stagepost.pipeline.sources.topic_places import Topics, place_of
+    from stagepost.pipeline.sources.topic_places import place_of
     from stagepost.pipeline.stream import StreamOptions, follow
 
     manifest = follow(spark, StreamOptions(data, sets, out, is_once=True))

@@ -15,8 +15,9 @@ from stagepost.pipeline import schemas
 from stagepost.pipeline.driver import Driver, Evaluated, Evaluation
 from stagepost.pipeline.sources.dumps import Dump
 from stagepost.pipeline.sources.kafka import read_note, write_note
+from stagepost.pipeline.sources.sources import Topics
 from stagepost.pipeline.sources.survey import Surveyed, not_held
-from stagepost.pipeline.sources.topic_places import Topics, place_of
+from stagepost.pipeline.sources.topic_places import place_of
 from stagepost.pipeline.sources.topic_ranges import divided
 from stagepost.pipeline.tables.former import ImportSource
 from stagepost.pipeline.tables.manifest import RECORDS, Manifest, OfDump

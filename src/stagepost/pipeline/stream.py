@@ -25,8 +25,9 @@ from stagepost.pipeline.sources.checkpoint_fit import (
     restore_checkpoint,
 )
 from stagepost.pipeline.sources.sets_source import SetsSource
+from stagepost.pipeline.sources.sources import RecordSource, Topics
 from stagepost.pipeline.sources.topic_marks import TopicBegunAnew, require_going_on
-from stagepost.pipeline.sources.topic_places import RecordSource, TopicPlace, Topics, place_of, topics_of
+from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Range
 from stagepost.pipeline.sources.topic_source import TopicStreamReader, batches
 from stagepost.pipeline.spark import UPKEEP

@@ -18,8 +18,8 @@ from stagepost.cli.options.shared import path_option, with_options
 from stagepost.ground.files.local_paths import require_local_path
 
 if TYPE_CHECKING:
+    from stagepost.pipeline.sources.sources import RecordSource, Topics
     from stagepost.pipeline.sources.survey import Surveyed
-    from stagepost.pipeline.sources.topic_places import RecordSource, Topics
     from stagepost.pipeline.tables.store import TableStore
 
 
@@ -136,8 +136,8 @@ def before_spark(
         refuse_kafka_checkpoint,
         require_broker,
     )
+    from stagepost.pipeline.sources.sources import Topics
     from stagepost.pipeline.sources.topic_marks import require_going_on
-    from stagepost.pipeline.sources.topic_places import Topics
     from stagepost.pipeline.tables.manifest import Manifest, read_manifest
     from stagepost.pipeline.tables.own_files import CHECKPOINT_FOLDER
     from stagepost.topics.kafka.jars import default_folder
@@ -166,7 +166,8 @@ def _kafka_from(given: Mapping[str, Any]) -> RecordSource:
 
 def topics_from(given: Mapping[str, Any]) -> Topics:
     """Topics that can be read by ranges, too."""
-    from stagepost.pipeline.sources.topic_places import Topics, place_of
+    from stagepost.pipeline.sources.sources import Topics
+    from stagepost.pipeline.sources.topic_places import place_of
 
     _require_one(given)
     if given.get("kafka") is not None:

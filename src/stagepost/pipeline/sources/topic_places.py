@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from stagepost.dmq.profiles import DEFAULT_PROFILE, profile_named
 from stagepost.errors import ConfigError
@@ -24,9 +24,6 @@ from stagepost.topics.log.file_topic import open_topic, topic_names
 from stagepost.topics.remote.client import RemoteTopics
 from stagepost.topics.remote.protocol import TOKEN_VARIABLE
 from stagepost.topics.topic import DMQ_MESSAGES
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class TopicPlace(Protocol):
@@ -175,24 +172,3 @@ def _required(options: Mapping[str, str], name: str) -> str:
             advice=f'add .option("{name}", "...")',
         )
     return value
-
-
-class RecordSource(Protocol):
-    """A source of rows with the columns of `schemas.RAW`: our topics, or a broker."""
-
-    def stream(self, spark: SparkSession, rows_max: int) -> DataFrame:
-        """Return a stream without an end, with at most `rows_max` records in a batch."""
-        ...
-
-
-class Topics(NamedTuple):
-    """Topics by the options of `format("stagepost")`."""
-
-    options: Mapping[str, str]
-
-    def stream(self, spark: SparkSession, rows_max: int) -> DataFrame:
-        from stagepost.pipeline.sources.topic_source import FORMAT, register
-
-        register(spark)
-        reading = spark.readStream.format(FORMAT).options(**self.options)
-        return reading.option("maxRows", str(rows_max)).load()
