@@ -285,12 +285,11 @@ def compact(folder: TableStore, keep_s: float | None, master: str, as_json: bool
     """
     from stagepost.ground.files.audit import record_action, user_name
     from stagepost.pipeline.spark import start_session
-    from stagepost.pipeline.tables.manifest import read_manifest
+    from stagepost.pipeline.tables.manifest import require_manifest
     from stagepost.pipeline.tables.own_files import require_own_place
 
     require_own_place(folder)
-    if read_manifest(folder) is None:
-        raise _no_tables(folder)
+    require_manifest(folder)
     if folder.is_local:  # object storage appends to no file; its own log of accesses says who it was
         what = "pipeline compact" if keep_s is None else f"pipeline compact --keep {keep_s:.0f}s"
         record_action(folder.folder, what, through="cli", who=user_name())
@@ -354,15 +353,13 @@ def check(context: click.Context, folder: TableStore, as_json: bool) -> None:
       stagepost pipeline check --tables tables
     """
     from stagepost.pipeline.spark import refuse_missing_packages
-    from stagepost.pipeline.tables.manifest import kept_sets, read_manifest
+    from stagepost.pipeline.tables.manifest import kept_sets, require_manifest
     from stagepost.pipeline.tables.recomputation import DIFFERENCES_SHOWN_MAX, check_tables
     from stagepost.remp.validator_sets import parse_validator_sets
 
     refuse_missing_packages(("duckdb",))
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise _no_tables(folder)
-    found = check_tables(folder, parse_validator_sets(kept_sets(folder, manifest), "the kept validator sets"))
+    sets_file = kept_sets(folder, require_manifest(folder))
+    found = check_tables(folder, parse_validator_sets(sets_file, "the kept validator sets"))
     for difference in found.differences[:DIFFERENCES_SHOWN_MAX]:
         if as_json:
             click.echo(json.dumps(difference._asdict(), default=str))
@@ -447,11 +444,3 @@ def _read_genesis(path: Path | None, data: Path | None) -> bytes | None:
         if path is None or not path.exists():
             return None
     return load_genesis(path).encode()
-
-
-def _no_tables(folder: TableStore) -> Exception:
-    from stagepost.errors import StorageError
-
-    return StorageError(
-        f"there are no tables in {folder}", advice="make them with `stagepost pipeline backfill`"
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stagepost.errors import ConfigError, StorageError
+from stagepost.errors import ConfigError
 from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.pipeline.tables.damage import damage_named
 from stagepost.pipeline.tables.delta import DAY, DataFile, Held, held_files, open_table
@@ -26,7 +26,7 @@ from stagepost.pipeline.tables.manifest import (
     STATE,
     Batch,
     Manifest,
-    read_manifest,
+    require_manifest,
 )
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.topics.topic import STATUSES
@@ -261,13 +261,7 @@ def stored_message(where: TableStore, message_id: str) -> FoundMessage | None:
         raise ConfigError(
             f"{message_id!r} is not a valid message id", advice="give 64 hexadecimal digits", found=message_id
         )
-    manifest = read_manifest(where)
-    if manifest is None:
-        raise StorageError(
-            f"there are no tables in {where.address}",
-            advice="make them with `stagepost pipeline backfill` or `run`, or see --tables",
-        )
-    versions = manifest.versions
+    versions = require_manifest(where).versions
     with damage_named(where, versions, (MESSAGES, RECEIPTS, QUARANTINE)), queries(where, {}) as connection:
 
         def rows(name: str, days: list[str] | None = None) -> list[Row]:

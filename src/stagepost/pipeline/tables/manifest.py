@@ -117,6 +117,17 @@ def read_manifest(place: TableStore | Path, versions: Sequence[int] = (SCHEMA_VE
     )
 
 
+def require_manifest(where: TableStore) -> Manifest:
+    """Return the manifest of the last commit; `StorageError` where there are no tables."""
+    found = read_manifest(where)
+    if found is None:
+        raise StorageError(
+            f"there are no tables in {where.address}",
+            advice="make them with `stagepost pipeline backfill` or `run`, or see --tables",
+        )
+    return found
+
+
 def _converted(where: TableStore, found: object, versions: Sequence[int]) -> Manifest:
     try:
         version = msgspec.convert(found, _Version).schema_version

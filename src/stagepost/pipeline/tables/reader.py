@@ -13,7 +13,7 @@ from stagepost.errors import ConfigError, StorageError
 from stagepost.pipeline.dictionary import BY_NAME
 from stagepost.pipeline.tables.damage import damage, damage_named
 from stagepost.pipeline.tables.delta import DAY, held_files, open_table
-from stagepost.pipeline.tables.manifest import MESSAGES, RECORDS, Manifest, read_manifest
+from stagepost.pipeline.tables.manifest import MESSAGES, RECORDS, require_manifest
 from stagepost.pipeline.tables.store import TableStore
 
 if TYPE_CHECKING:
@@ -50,18 +50,12 @@ class Reader:
         import duckdb
 
         self.store = where if isinstance(where, TableStore) else TableStore.at(where)
-        manifest = read_manifest(self.store)
-        if manifest is None:
-            raise StorageError(
-                f"there are no tables in {self.store.address}",
-                advice="make them with `stagepost pipeline backfill` or `run`, or see --tables",
-            )
-        self.manifest: Manifest = manifest
+        self.manifest = require_manifest(self.store)
         self.connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:")
         self._datasets: dict[str, Any] = {}
         self.connection.execute("SET TimeZone = 'UTC'")
         try:
-            with damage_named(self.store, manifest.versions, _READ):
+            with damage_named(self.store, self.manifest.versions, _READ):
                 self._show(as_of_ms)
         except BaseException:
             self.close()
