@@ -46,7 +46,7 @@ from stagepost.remp.queue.state import QueueOptions
 from stagepost.remp.receipts.compact import CombinedReceipt
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
-from stagepost.remp.receipts.statements import PacketStatement, StatementLink
+from stagepost.remp.receipts.statements import PacketStatement, StatementLink, is_asked_challenge
 from stagepost.remp.receipts.status import Kind, Level, Status, is_legal_step
 from stagepost.remp.receipts.status_records import STATUSES_TOPIC, StatusRecord, check_record
 from stagepost.validator.session_plan import SessionEvent, SessionOptions, SessionPlan
@@ -340,7 +340,8 @@ class FullHouse:
 
         def arrive() -> None:
             if house.validator is not None:
-                self.brought_at[RempMessage.decode(message).message_id] = self.world.catchain_seqno
+                if not is_asked_challenge(message):
+                    self.brought_at[RempMessage.decode(message).message_id] = self.world.catchain_seqno
                 try:
                     house.validator.queues.message_came(self.key_id, message)
                 except DecodeError as error:
