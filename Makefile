@@ -87,8 +87,9 @@ requirements: $(VENV)/compile.stamp ## recompile requirements/*.txt; UPGRADE=1 m
 		--constraint requirements/compile.txt --output-file requirements/release.txt
 	$(COMPILE) pyproject.toml --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt
 
-release-check: $(VENV)/release.stamp ## build wheel and sdist, try them on every Python, list and audit all components; OFFLINE=1 leaves the audit out, PYTHONS=… adds Pythons
-	$(BIN)/python -m tools.release_check $(if $(filter 1,$(OFFLINE)),--offline) $(PYTHONS:%=--python %)
+release-check: $(VENV)/release.stamp ## build wheel and sdist, try them on every Python, list and audit all components; ADVISORIES=FOLDER audits without a network, OFFLINE=1 leaves the audit out, PYTHONS=… adds Pythons
+	$(BIN)/python -m tools.release_check $(if $(filter 1,$(OFFLINE)),--offline) $(PYTHONS:%=--python %) \
+		$(if $(ADVISORIES),--advisories '$(ADVISORIES)') $(if $(ADVISORIES_DAYS),--advisories-days $(ADVISORIES_DAYS))
 
 clean: ## remove the virtual environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist results

@@ -2,7 +2,7 @@
 
 For each Python that pyproject.toml names: the base alone runs each command's help and a whole network without Spark; with
 the compiled `demo` set, the whole demo runs. The shipped extras are installed together once. What cannot be tried, such
-as a Python that this machine has not, is told by name, and is never counted as tried.
+as a needed Python that this machine has not, is told by name, and is never counted as tried. A newer Python that is not here is told too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NEEDED_PYTHONS = ("3.11", "3.12", "3.13")
+"""Pythons that a release must have been tried on. Others that pyproject.toml names are tried where the machine has them."""
 WITHIN_S = 900
 DEMO_MESSAGES = 40
 HELP_OF_ALL = """
@@ -49,11 +51,12 @@ _IN_REPOSITORY_ONLY = (".ci/",)
 
 @dataclass
 class Trial:
-    """What was tried. `faults` are to be mended; `untried` could not be looked at, each with its reason."""
+    """What was tried. `faults` are to be mended; `untried` could not be looked at, each with its reason; `absent` need not be."""
 
     done: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
 
     def say(self, line: str) -> None:
         self.done.append(line)
@@ -291,9 +294,10 @@ def try_all(given: Sequence[Path], out: Path) -> Trial:
     built = build(out)
     check_files(built, trial)
     pythons = find_pythons(wanted, given)
-    trial.untried += [
-        f"Python {one}: not found on PATH; name it with --python" for one in wanted if one not in pythons
-    ]
+    for one in wanted:
+        if one not in pythons:
+            missing = trial.untried if one in NEEDED_PYTHONS else trial.absent
+            missing.append(f"Python {one}: not found on PATH; name it with PYTHONS")
     with tempfile.TemporaryDirectory(prefix="stagepost-trial-") as folder:
         for version, python in pythons.items():
             environment = Environment(Path(folder) / version, python)
