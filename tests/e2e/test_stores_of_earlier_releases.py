@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -20,13 +21,15 @@ from stagepost.delivery.identity import nonce_of_key
 from stagepost.delivery.stores.inbox_stores import SqliteInbox
 from stagepost.delivery.stores.reading import check_outbox
 from stagepost.delivery.transports.memory import MemoryNetwork
-from stagepost.devnet.devnet import genesis_of
+from stagepost.devnet.devnet import devnet, genesis_of
+from stagepost.devnet.messages import StatusBook
 from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.outcome import Accepted, Outcome, Reason, Rejected
 from stagepost.errors import ConfigError, ConfigFaults, ErrorCode
 from stagepost.full_node.network import load_network
 from stagepost.ground.storage.layout import StoreRefused
 from stagepost.ground.storage.owned_folder import LOCK_FILE
+from stagepost.remp.receipts.status_records import STATUSES_TOPIC
 from stagepost.topics.consumer import Consumer
 from stagepost.topics.log.file_topic import open_topic
 from stagepost.topics.topic import Record
@@ -35,7 +38,9 @@ from tests.e2e.stored_contents import (
     DATA,
     VECTORS,
     Values,
+    chain_contents,
     delivery_contents,
+    devnet_contents,
     dmq_contents,
     expected,
     private_copy,
@@ -43,6 +48,7 @@ from tests.e2e.stored_contents import (
     topics_contents,
 )
 from tests.e2e.stored_worlds import (
+    FURTHER,
     LISTENER,
     OPENED_AT_S,
     ORDERS,
@@ -60,6 +66,7 @@ from tests.e2e.stored_worlds import (
     brief_message,
     delivery_clock,
     expired_messages,
+    external_message,
     kept_messages,
     node_at,
     publisher_over,
@@ -97,7 +104,7 @@ def lines_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Values
 
 
 def test_the_last_release_is_among_the_versions() -> None:
-    assert "0.1" in VERSIONS
+    assert {"0.1", "0.2"} <= set(VERSIONS)
 
 
 # DMQ node
@@ -240,6 +247,7 @@ async def check_delivery(data: Path, wanted: Values) -> None:
 
 BEFORE_NETWORK_VERSIONS = ("0.1",)
 """Releases whose chains no later release continues."""
+NETWORK_VERSIONS = [one for one in VERSIONS if one not in BEFORE_NETWORK_VERSIONS]
 
 
 def files_in(folder: Path) -> dict[str, str]:
@@ -279,6 +287,52 @@ def test_topics_beside_a_refused_chain_stay_readable(version: str, tmp_path: Pat
     data, wanted = opened(version, "devnet", tmp_path)
 
     assert topics_contents(data) == wanted["full_node"]["topics"]
+
+
+@pytest.mark.parametrize("version", NETWORK_VERSIONS)
+def test_every_row_of_validators_and_a_full_node_is_read(version: str, tmp_path: Path) -> None:
+    data, wanted = opened(version, "devnet", tmp_path)
+
+    found = devnet_contents(data)
+
+    assert found == wanted
+    for member in (found["full_node"], *found["validators"].values()):
+        assert member["chain"]["shown"]["blocks"]
+        assert not member["chain"]["shown"]["damage"]
+    for validator in found["validators"].values():
+        assert validator["sessions"]["statements"]
+        assert not validator["sessions"]["damage"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", NETWORK_VERSIONS)
+def test_a_devnet_goes_on_and_ends_what_had_no_end(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, wanted = opened(version, "devnet", tmp_path)
+    (statuses,) = wanted["full_node"]["topics"][STATUSES_TOPIC]["partitions"]
+    last = statuses["records"][-1]
+    unfinished = bytes.fromhex(bytes.fromhex(last["key"]).decode())
+    began_s, last_s = time.monotonic(), last["timestamp_ms"] / 1_000
+    # Soon after its last status, so that the message without an end is still alive.
+    monkeypatch.setattr(time, "time", lambda: last_s + 1.0 + time.monotonic() - began_s)
+    book = StatusBook()
+
+    async def go_on() -> None:
+        async with devnet(PLAN, data, on_status=book) as network:
+            await network.ready(WITHIN_S)
+            further = network.full_node.submit(external_message(FURTHER))
+            await until(lambda: {further, unfinished} <= book.final)
+
+    asyncio.run(go_on())
+
+    for name, member in (("", wanted["full_node"]), *wanted["validators"].items()):
+        before = member["chain"]
+        after = chain_contents(data / name / "chain")
+        assert after["shown"]["master_height"] > before["shown"]["master_height"]
+        assert not after["shown"]["damage"]
+    kept = wanted["full_node"]["chain"]["block_digests"]
+    assert set(kept) <= set(chain_contents(data / "chain")["block_digests"])
 
 
 # Topics
