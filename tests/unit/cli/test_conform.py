@@ -12,6 +12,8 @@ import pytest
 
 from stagepost.cli import main as command
 from stagepost.cli.conform.page import write_page
+from stagepost.cli.exit_codes import UNREACHABLE
+from stagepost.dmq.conform.attacker import NodeTarget
 from stagepost.dmq.conform.cases import CASES
 from stagepost.dmq.conform.report import COULD_NOT_LOOK, ConformReport
 from stagepost.dmq.conform.runner import CaseResult
@@ -27,6 +29,28 @@ def test_nobody_to_look_at_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "could not look" in capsys.readouterr().err
     assert conform("127.0.0.1:1") == COULD_NOT_LOOK
     assert capsys.readouterr().out == ""
+
+
+def test_a_pattern_that_names_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conform("127.0.0.1:1", "--only", "nosuch*") == COULD_NOT_LOOK
+    assert "'nosuch*'" in capsys.readouterr().err
+    assert conform("--serve", "127.0.0.1:0", "--only", "handshake.choice") == COULD_NOT_LOOK
+    assert "'handshake.choice'" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_named_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conform("127.0.0.1:1", "--report", f"{tmp_path}/no/report.html") == UNREACHABLE
+    assert "no/report.html" in capsys.readouterr().err
+    (tmp_path / "report.html").write_text("earlier")
+    assert conform("127.0.0.1:1", "--report", f"{tmp_path}/report.html") == COULD_NOT_LOOK
+    assert (tmp_path / "report.html").read_text() == "earlier"
+
+
+@pytest.mark.parametrize(("host", "address"), [("::1", "[::1]:3141"), ("127.0.0.1", "127.0.0.1:3141")])
+def test_an_address_is_shown_as_people_write_it(host: str, address: str) -> None:
+    assert NodeTarget(3_141, None, 42, host).address == address
 
 
 def test_two_addresses_or_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -14,6 +16,7 @@ from stagepost.cli.options.shared import NETWORK_MAGIC, duration_option
 
 if TYPE_CHECKING:
     from stagepost.dmq.conform.attacker import NodeTarget
+    from stagepost.dmq.conform.playbook import Case
 
 COULD_NOT_LOOK = 2
 _PROFILES = ["auto", "dmq-node", "gouroboros", "seed"]
@@ -123,7 +126,8 @@ def conform(
     import asyncio
 
     from stagepost.cli.conform import text
-    from stagepost.cli.conform.page import write_page
+    from stagepost.cli.conform.page import check_page, write_page
+    from stagepost.dmq.conform.attacker import NothingToTry
     from stagepost.dmq.conform.cases import CASES
     from stagepost.dmq.conform.kit import KitOptions, load_cast, try_node
     from stagepost.dmq.conform.kit import new_pools as make_pools
@@ -140,6 +144,9 @@ def conform(
     target = replace(_target_of(places, network_magic, context), patience_s=10.0 + grace_s)
     if floods:
         _allow_floods(network_magic, yes)
+    _check_only(only, [*CLIENT_CASES] if serve else CASES)
+    if report is not None:
+        check_page(report)
     cast = Cast() if pools is None else load_cast(pools)
     options = KitOptions(profile, only, floods, at_once, grace_s)
     progress = text.CaseProgress(sys.stderr, is_shown=not as_json and sys.stderr.isatty())
@@ -151,10 +158,11 @@ def conform(
             found = asyncio.run(try_node(target, cast, options, progress.add))
     except OSError as error:
         reason = error.strerror or str(error) or "no answer in time"
-        click.echo(f"could not look: {' and '.join(places)}: {reason}", err=True)
         advice = "check the address or path" if serve else "check the address or path, and that the node runs"
-        click.echo(f"  {advice}", err=True)
-        context.exit(COULD_NOT_LOOK)
+        _end_unseen(context, f"{' and '.join(places)}: {reason}", advice)
+    except NothingToTry as error:
+        progress.clear()
+        _end_unseen(context, text.plain(str(error)), error.advice)
     progress.clear()
     if report is not None:
         write_page(report, found)
@@ -164,6 +172,21 @@ def conform(
         for line in text.report_lines(found):
             click.echo(line)
     context.exit(found.exit_code)
+
+
+def _end_unseen(context: click.Context, reason: str, advice: str) -> NoReturn:
+    click.echo(f"could not look: {reason}", err=True)
+    click.echo(f"  {advice}", err=True)
+    context.exit(COULD_NOT_LOOK)
+
+
+def _check_only(patterns: Iterable[str], cases: Iterable[Case]) -> None:
+    names = {name for case in cases for name in (case.name, case.rule)}
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            raise click.BadParameter(
+                f"no case and no rule is named so: {pattern!r}; --list shows them", param_hint="--only"
+            )
 
 
 def _say(line: str) -> None:

@@ -37,6 +37,15 @@ code, pre { font: 12px/1.4 ui-monospace, monospace } pre { white-space: pre-wrap
 """
 
 
+def check_page(path: Path) -> None:
+    """Raise `StorageError` unless the page can be written: a run is long, and its report must not be lost."""
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise StorageError(f"could not write {path}: {error.strerror}") from error
+
+
 def write_page(path: Path, report: ConformReport) -> None:
     try:
         path.write_text("\n".join(_page(report)) + "\n", encoding="utf-8")

@@ -63,6 +63,14 @@ class NothingSeen(Exception):
     """The node has nothing at hand by which the rule could be judged."""
 
 
+class NothingToTry(Exception):
+    """Whoever listens at a place answers no honest handshake: nothing there can be judged. `advice` says what to do."""
+
+    def __init__(self, text: str, advice: str) -> None:
+        super().__init__(shortened(text))
+        self.advice = advice
+
+
 def require(holds: bool, text: str) -> None:
     """Raise `UnexpectedAnswer` with `text` unless `holds`."""
     if not holds:
@@ -79,6 +87,10 @@ class NodeTarget:
     host: str = "127.0.0.1"
     lanes: Mapping[int, int] = field(default_factory=dict)
     patience_s: float = PATIENCE_S
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def lane(self, number: int) -> int:
         """Return the number on the wire, with the direction bit of `number`."""
@@ -322,9 +334,11 @@ class Attacker:
         return await self.reader.readexactly(count)
 
     async def _listen(self) -> None:
+        header = b""
         try:
             while True:
                 await self._may_read.wait()
+                header = b""
                 header = await self.read(8)
                 _, lane, length = struct.unpack(">IHH", header)
                 payload = await self.read(length)
@@ -334,7 +348,10 @@ class Attacker:
                 self._news.set()
                 if self._says_too_much:
                     return
-        except (asyncio.IncompleteReadError, OSError):
+        except (asyncio.IncompleteReadError, OSError) as end:
             self.ended_after_s = time.monotonic() - self.began
+            torn = header + (end.partial if isinstance(end, asyncio.IncompleteReadError) else b"")
+            if torn:
+                self.transcript.add(False, self.ended_after_s, torn)
             self.ended.set()
             self._news.set()

@@ -121,6 +121,8 @@ class BadPeer:
             self.not_reached = self.not_reached or f"the node did not get to the answer: {obstacle!r}"
             self.was_dialled.set()
             self.was_closed.set()
+        except asyncio.CancelledError:
+            pass  # the kit stops; the server would take it for a fault, and say so
         finally:
             await peer.leave()
             self._open.discard(task)

@@ -100,7 +100,8 @@ async def try_node(
     options: KitOptions,
     report: Callable[[CaseResult], None] = lambda _: None,
 ) -> ConformReport:
-    """Probe the node, then play every case that applies to it. Raise `OSError` if nobody answers there."""
+    """Probe the node, then play every case that applies to it. Raise `OSError` if nobody listens there, `NothingToTry` if no
+    honest handshake is answered."""
     began = time.monotonic()
     sources = await _sources_for(target)
     memory = MemoryWatch()
@@ -115,6 +116,7 @@ async def try_node(
             grace_s=options.grace_s,
             at_once=options.at_once,
             sources=sources,
+            from_one_address=sources() is None,
         )
         results = await runner.run(cases, report)
     finally:
@@ -122,7 +124,7 @@ async def try_node(
         await asyncio.gather(watching, return_exceptions=True)
     places = [str(target.socket)] if target.socket is not None else []
     if target.port is not None:
-        places.insert(0, f"{target.host}:{target.port}")
+        places.insert(0, target.address)
     return ConformReport(
         place=" and ".join(places),
         magic=target.magic,

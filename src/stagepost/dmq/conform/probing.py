@@ -22,6 +22,7 @@ from stagepost.dmq.conform.attacker import (
     Attacker,
     NodeClosed,
     NodeTarget,
+    NothingToTry,
     UnexpectedAnswer,
     local_data,
     node_data,
@@ -51,6 +52,9 @@ TONGUES_OF = {
 """Ways of message submission that belong to a profile."""
 LANES_OF = {"dmq-node": {}, "gouroboros": {KEEP_ALIVE: SEED_KEEP_ALIVE, PEER_SHARING: 10}, "seed": SEED_LANES}
 
+OTHER_PROTOCOLS = {b"HTTP/": "an HTTP server", b"\x15\x03": "a TLS server", b"SSH-": "an SSH server"}
+"""First bytes by which servers of other protocols are known."""
+BYTES_SHOWN = 24
 _OBSTACLES = (NodeClosed, UnexpectedAnswer, OSError, ValueError, LookupError, TypeError)
 _ASK = array(uint(0), FALSE)
 
@@ -65,14 +69,14 @@ class Probe:
 
 
 async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[[], str | None]) -> Probe:
-    """Raise `OSError` where nobody answers at all."""
+    """Raise `OSError` where nobody listens, `NothingToTry` where an honest handshake is refused or not answered."""
     quick = replace(target, patience_s=ANSWERED_WITHIN_S)
     notes: list[str] = []
     lanes: dict[int, int] = dict(LANES_OF.get(profile, {}))
     tongues: frozenset[str] = TONGUES_OF.get(profile, frozenset())
     has_local_seed = profile == "seed"
     if target.port is not None:
-        notes.append(await _versions(quick, False, sources))
+        notes.append(await _versions(target, False, sources))
         if profile == "auto":
             lanes |= await _keep_alive_lane(quick, sources)
             found = [
@@ -85,7 +89,7 @@ async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[
     takes = tells = judges = None
     layout = 5
     if target.socket is not None:
-        notes.append(await _versions(quick, True, sources))
+        notes.append(await _versions(target, True, sources))
         if profile == "auto":
             local_lanes, has_local_seed = await _local_lanes(quick)
             lanes |= local_lanes
@@ -113,7 +117,7 @@ async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[
 
 
 async def _versions(target: NodeTarget, is_local: bool, sources: Callable[[], str | None]) -> str:
-    who = "programs" if is_local else "peers"
+    who, place = ("programs", str(target.socket)) if is_local else ("peers", target.address)
     attacker = await (Attacker.local(target) if is_local else Attacker.tcp(target, source=sources()))
     try:
         if is_local:
@@ -124,15 +128,33 @@ async def _versions(target: NodeTarget, is_local: bool, sources: Callable[[], st
         await attacker.say(HANDSHAKE, said)
         answer = await attacker.hear(HANDSHAKE | OTHER_SIDE)
     except _OBSTACLES as obstacle:
-        return f"handshake with {who}: no answer ({type(obstacle).__name__})"
+        raise NothingToTry(
+            f"{place} does not answer an honest handshake of {who}: {_heard_instead(attacker, obstacle)}",
+            f"check that a DMQ node listens there, that it takes {who} from here, and --network-magic",
+        ) from None
     finally:
         await attacker.leave()
     match answer:
         case [1, int(version), _]:
             return f"handshake with {who}: version {version}"
         case [2, _]:
-            return shortened(f"handshake with {who}: refused with {answer!r}")
+            raise NothingToTry(
+                f"{place} refuses an honest handshake of {who} on network {target.magic}: {answer!r}",
+                "give the node's own --network-magic",
+            )
     return shortened(f"handshake with {who}: answered with {answer!r}")
+
+
+def _heard_instead(attacker: Attacker, obstacle: Exception) -> str:
+    heard = b"".join(piece.data for piece in attacker.transcript.pieces if not piece.is_ours)[:BYTES_SHOWN]
+    for beginning, name in OTHER_PROTOCOLS.items():
+        if heard.startswith(beginning):
+            return f"it answers as {name}"
+    if heard:
+        return f"it says {heard.hex()} ({str(obstacle) or type(obstacle).__name__})"
+    if isinstance(obstacle, TimeoutError):
+        return f"it says nothing within {attacker.target.patience_s:g} s"
+    return "it closes without a word"
 
 
 async def _keep_alive_lane(target: NodeTarget, sources: Callable[[], str | None]) -> dict[int, int]:

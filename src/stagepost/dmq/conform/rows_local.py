@@ -11,6 +11,7 @@ from stagepost.dmq.conform.attacker import (
     require,
 )
 from stagepost.dmq.conform.cbor_bytes import FALSE, TRUE, array, endless, octets, text, uint
+from stagepost.dmq.conform.honest_program import is_too_soon
 from stagepost.dmq.conform.playbook import (
     Case,
     CaseStage,
@@ -43,7 +44,7 @@ async def _submits_without_waiting(stage: CaseStage) -> None:
     await stage.attacker.say(LOCAL_SUBMISSION, said)
     for _ in range(3):
         answer = await stage.attacker.hear(LOCAL_SUBMISSION | 0x8000)
-        require(answer == [1], f"a message was answered with {answer!r}")
+        require(answer == [1] or is_too_soon(answer), f"a message was answered with {answer!r}")
 
 
 async def _fills_its_queue(stage: CaseStage) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from stagepost.dmq.conform.attacker import (
     LOCAL_SUBMISSION,
     NOTIFICATION,
     OTHER_SIDE,
+    PATIENCE_S,
     SEED_LOCAL_SUBMISSION,
     SEED_NOTIFICATION,
     Attacker,
@@ -35,10 +37,13 @@ from stagepost.dmq.conform.playbook import Case, CaseStage, MustEnd, MustGoOn, S
 from stagepost.dmq.conform.report import ConformReport
 from stagepost.dmq.conform.runner import CaseResult
 from stagepost.dmq.conform.served_answers import SERVED_ANSWERS, ServedAnswer, accepted
-from stagepost.errors import StorageError
+from stagepost.errors import ConfigError, StorageError
 
 WAIT_S = 60.0
 """Seconds without a new case after which nobody is expected any more."""
+PORT_MAX = 65_535
+SPOKEN_WITHIN_S = 2 * PATIENCE_S + 1.0
+"""Seconds for which a node that has connected is given for its proposal and its first word behind it."""
 STAYS_S = 1.0
 """Seconds for which a program that may go on has to stay, unless it says its next word before."""
 _LANES = {
@@ -83,15 +88,23 @@ async def try_client(
 ) -> ConformReport:
     """Listen at `target`, and judge everybody who connects there until each case was played, or nobody comes."""
     began = time.monotonic()
-    results: list[CaseResult] = []
     chosen, left_out = _chosen(options.only)
     places: list[str] = []
+    tries: list[Coroutine[Any, Any, list[CaseResult]]] = []
     if target.port is not None:
         peers = [one for one in chosen if isinstance(one, BadAnswer)]
-        results += await _try_peer(target, peers, options, say, report, topology, places)
+        tries.append(_try_peer(target, peers, options, say, report, topology, places))
     if target.socket is not None:
         programs = [one for one in chosen if isinstance(one, ServedAnswer)]
-        results += await _try_program(target, programs, options, say, report)
+        tries.append(_try_program(target, programs, options, say, report))
+    tasks = [asyncio.create_task(one) for one in tries]
+    try:
+        results = [one for found in await asyncio.gather(*tasks) for one in found]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if target.socket is not None:
         places.append(str(target.socket))
     for answer, reason in (
         (BadAnswer, "" if target.port is not None else "no address was given"),
@@ -127,12 +140,22 @@ async def _try_peer(
     topology: Path | None,
     places: list[str],
 ) -> list[CaseResult]:
+    last = target.port + len(answers) - 1 if target.port else 0
+    if last > PORT_MAX:
+        raise ConfigError(
+            f"{target.address} and the next ports do not suffice: {len(answers)} cases want one each, up to {PORT_MAX}",
+            advice=f"give a port up to {PORT_MAX + 1 - len(answers)}, or port 0 for free ones",
+        )
     peers = [BadPeer(one, target.magic, target.host) for one in answers]
     try:
         for number, peer in enumerate(peers):
             await peer.start(target.port + number if target.port else 0)
         ports = [peer.port for peer in peers]
-        places.append(f"{target.host}:{ports[0]}-{ports[-1]}" if ports else target.host)
+        if ports:
+            first = replace(target, port=ports[0]).address
+            places.append(
+                first if len(ports) == 1 else f"{first} to {max(ports)}" if target.port else f"{first} …"
+            )
         if topology is not None:
             _write_topology(topology, target.host, ports)
         listed = f", or the topology file {topology}" if topology is not None else ""
@@ -151,6 +174,9 @@ async def _peer_result(
     result = CaseResult(case_of(peer.bad))
     with suppress(TimeoutError):
         await asyncio.wait_for(peer.was_dialled.wait(), options.wait_s)
+    if peer.transcript is not None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(peer.was_dialled.wait(), SPOKEN_WITHIN_S)
     if peer.transcript is None:
         result.not_looked = f"nobody connected within {options.wait_s:g} s"
     else:
@@ -161,6 +187,8 @@ async def _peer_result(
         result.closed_after_s = peer.closed_after_s
         if peer.not_reached:
             result.not_looked = peer.not_reached
+        elif not peer.was_dialled.is_set():
+            result.not_looked = "the node connected, and said nothing that the case could answer"
         elif peer.closed_after_s is None:
             result.faults.append(f"the node did not close within {within_s:g} s")
     report(result)
@@ -260,6 +288,10 @@ class _ProgramUnderTest:
             await self._play(client)
         except (NodeClosed, UnexpectedAnswer, TimeoutError, OSError):
             pass  # the program left before its case began
+        except (TypeError, ValueError, OverflowError, struct.error):
+            pass  # it proposed versions that are no numbers, so that no case can begin
+        except asyncio.CancelledError:
+            pass  # the kit stops; the server would take it for a fault, and say so
         finally:
             await client.leave()
             self._open.discard(task)
@@ -278,11 +310,11 @@ class _ProgramUnderTest:
             await self._judge(client, answer, number, heard)
 
     async def _judge(self, client: Attacker, answer: ServedAnswer, number: int, heard: Any) -> None:
+        said = answer.item(self._target.magic, heard)
         self._left.remove(answer)
         self._under_way += 1
         self._news.set()
         result = CaseResult(case_of(answer), transcript=client.transcript)
-        said = answer.item(self._target.magic, heard)
         began = time.monotonic()
         if answer.is_raw:
             await client.raw(said)

@@ -11,13 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.dmq.conform import attacker, runner
-from stagepost.dmq.conform.attacker import UNREAD_BYTES_MAX, Attacker, NodeTarget, UnexpectedAnswer
+from stagepost.dmq.conform import attacker, honest_program, runner
+from stagepost.dmq.conform.attacker import (
+    UNREAD_BYTES_MAX,
+    Attacker,
+    NodeTarget,
+    NothingToTry,
+    UnexpectedAnswer,
+)
 from stagepost.dmq.conform.cases import CASES
 from stagepost.dmq.conform.cbor_bytes import DEPTH_MAX, AlienBytes, Unfinished, read
+from stagepost.dmq.conform.forged_messages import Forger, message
+from stagepost.dmq.conform.honest_program import submit
 from stagepost.dmq.conform.kit import KitOptions, try_node
+from stagepost.dmq.conform.playbook import Case, Start
 from stagepost.dmq.conform.report import ConformReport
-from stagepost.dmq.conform.runner import CaseState, Cast
+from stagepost.dmq.conform.runner import SLOW_AT_ONCE, Abilities, CaseResult, CaseRunner, CaseState, Cast
 
 MAGIC = 2_147_483_690
 SEGMENT = 60_000
@@ -32,11 +41,19 @@ def said(lane: int, item: bytes) -> bytes:
 def tried(
     folder: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> ConformReport:
-    """Try a node at a local socket which serves each connection so."""
+    """Try a node at a local socket which accepts one honest handshake, and then serves each connection so."""
+    has_begun = False
 
     async def quietly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal has_begun
         with suppress(OSError, asyncio.IncompleteReadError):
-            await serve(reader, writer)
+            if has_begun:
+                await serve(reader, writer)
+            else:
+                await word(reader)
+                has_begun = True
+                writer.write(said(0x8000, ACCEPTED))
+                await reader.read()
         writer.transport.abort()
 
     async def scene() -> ConformReport:
@@ -181,6 +198,143 @@ def test_a_node_that_serves_nobody_is_not_tried_to_the_end(
     assert connections < 100
     reasons = {one.not_looked for one in report.results}
     assert "the node served nobody in 3 cases, one after the other" in reasons
+
+
+SILENCE, END = b"", b"\x00"
+REFUSED = b"\x82\x02\x83\x02\x19\x10\x01\x79" + struct.pack(">H", 9_000) + b"\x1b[31m" * 1_800
+TLS_ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (SILENCE, "it says nothing within 0.3 s"),
+        (END, "it closes without a word"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers as an HTTP server"),
+        (b"HTTP/1.1", "it answers as an HTTP server"),
+        (TLS_ALERT, "it answers as a TLS server"),
+        (b"SSH-2.0-x\r\n", "it answers as an SSH server"),
+        (b"\x07nonsense that goes on", "it says 076e6f6e73656e73652074686174"),
+        (said(0x8000, b"\x1c"), "it says 00000000800000011c (the node's answer cannot be read"),
+        (said(0x8000, REFUSED), "refuses an honest handshake of programs on network 2147483690"),
+    ],
+)
+def test_where_no_honest_handshake_succeeds_no_rule_is_called_broken(
+    tmp_path: Path, answer: bytes, told: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            await word(reader)
+            writer.write(b"" if answer == END else answer)
+            if answer == SILENCE or answer.startswith(said(0x8000, b"")[:6]):
+                await reader.read()
+        writer.close()
+
+    async def scene() -> None:
+        socket = tmp_path / "node.socket"
+        server = await asyncio.start_unix_server(serve, socket)
+        try:
+            target = NodeTarget(None, socket, MAGIC, patience_s=0.3)
+            await try_node(target, Cast(), KitOptions(grace_s=0.1))
+        finally:
+            server.close()
+
+    with pytest.raises(NothingToTry) as caught:
+        asyncio.run(scene())
+    assert told in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert "--network-magic" in caught.value.advice
+
+
+TOO_SOON = b"\x82\x02\x82\x03\x76MSG_TOO_FREQUENT: wait"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "answer"), [(0, [1]), (2, [1]), (99, [2, [3, "MSG_TOO_FREQUENT: wait"]])]
+)
+def test_a_message_that_came_too_soon_is_said_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, answer: object
+) -> None:
+    monkeypatch.setattr(honest_program, "PACES_S", (0.0, 0.01, 0.01))
+    heard = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        with suppress(asyncio.IncompleteReadError):
+            await word(reader)
+            writer.write(said(0x8000, ACCEPTED))
+            while True:
+                lane = await word(reader)
+                heard += 1
+                writer.write(said(0x8000 ^ lane, TOO_SOON if heard <= refusals else b"\x81\x01"))
+        writer.close()
+
+    async def scene() -> object:
+        socket = tmp_path / "node.socket"
+        server = await asyncio.start_unix_server(serve, socket)
+        try:
+            return await submit(NodeTarget(None, socket, MAGIC), message(Forger()))
+        finally:
+            server.close()
+
+    assert asyncio.run(scene()) == answer
+    assert heard == min(refusals, 3) + 1
+
+
+@pytest.mark.parametrize("from_one_address", [True, False])
+def test_from_one_address_few_connections_wait_at_once(from_one_address: bool) -> None:
+    at_once, most = 0, 0
+
+    class Counted(CaseRunner):
+        async def play(self, case: Case) -> CaseResult:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            at_once -= 1
+            return CaseResult(case)
+
+    cases = [case for case in CASES if case.is_slow and not case.begins.is_local]
+    abilities = Abilities(frozenset(), False, None, None, None)
+    counted = Counted(
+        NodeTarget(1, None, MAGIC), Cast(), abilities, grace_s=1.0, from_one_address=from_one_address
+    )
+    assert len(asyncio.run(counted.run(cases))) == len(cases) > SLOW_AT_ONCE
+    assert most == (SLOW_AT_ONCE if from_one_address else len(cases))
+
+
+def test_a_node_that_keeps_our_only_address_out_is_not_said_to_break_or_keep_a_rule() -> None:
+    """It accepts one handshake, and from then on closes every connection at once."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await word(reader)
+            writer.write(said(0x8000, b"\x83\x01\x02\x84\x1a\x80\x00\x00\x2a\xf5\x00\xf4"))
+        writer.close()
+
+    async def scene() -> dict[str, CaseResult]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        target = NodeTarget(port, None, MAGIC, patience_s=0.3)
+        talk = await Attacker.tcp(target)
+        await talk.shake_hands(1, 2)
+        await talk.leave()
+        abilities = Abilities(frozenset(), False, None, None, None)
+        try:
+            counted = CaseRunner(target, Cast(), abilities, grace_s=0.1, from_one_address=True)
+            bare = [case for case in CASES if case.begins is Start.NODE_BARE and not case.is_slow][:4]
+            return await counted.run(bare)
+        finally:
+            server.close()
+
+    results = asyncio.run(scene()).values()
+    assert len(results) == 4
+    assert {one.not_looked[:29] for one in results} == {"the node lets nobody in: noth"}
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
