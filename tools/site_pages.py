@@ -27,6 +27,7 @@ API = ("stagepost.client", "stagepost.delivery", "stagepost.endpoints", "stagepo
 """Modules that programs may import: all names of their `__all__` stay; of a package without one, its modules are the names."""
 SHOWN_BYTES_MAX = 200_000
 """Bytes of a file that a page shows; a larger one is named only."""
+_CELL_CODE = re.compile(r"<td\b[^>]*>.*?</td>", re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]*)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _LANGUAGES = {
@@ -87,6 +88,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = _CODE.split(markdown)
     return "".join(part if index % 2 else _LINK.sub(led, part) for index, part in enumerate(parts))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show the bars of a table's code as bars: the pages escape them for other readers, which take the escape away."""
+    return _CELL_CODE.sub(lambda found: found[0].replace("\\|", "|"), html)
 
 
 def api_page(module_name: str) -> str:

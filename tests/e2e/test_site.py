@@ -54,6 +54,18 @@ def test_search_finds_commands_and_classes(site: Path) -> None:
     assert {"stagepost queue replay", "ReliablePublisher", "AsyncClient", "LocalMessageSubmission"} <= titles
 
 
+def test_code_is_shown_as_it_is_typed(site: Path) -> None:
+    """Bars in a table are no escapes on the site, and the example of a module is a block of code."""
+    command = (site / "cli" / "conform.html").read_text(encoding="utf-8")
+    assert "--profile [auto|dmq-node|gouroboros|seed]" in command
+    pages = [path for path in site.rglob("*.html") if "repository" not in path.parts]
+    cells = {path.name: re.findall(r"<td.*?</td>", path.read_text(), re.DOTALL) for path in pages}
+    assert [name for name, found in cells.items() if any("\\|" in one for one in found)] == []
+
+    client = (site / "api" / "client.html").read_text(encoding="utf-8")
+    assert "<p>with Client.connect()" not in client
+
+
 def test_files_of_the_repository_have_pages(site: Path) -> None:
     front = (site / "index.html").read_text(encoding="utf-8")
     (target,) = set(re.findall(r'href="(repository/[^"#]*verify_proof\.py\.html)"', front))

@@ -1,9 +1,9 @@
 """A program's side of nodes: `AsyncClient`, and `Client` for programs without a loop.
 
-with Client.connect() as client:                      # the nodes that run in stagepost-data
-    sent = client.send(message)                       # an external message, to the full node
-    verdict = client.wait_for(sent.message_id, "final", timeout_s=30)
-    print(verdict, verdict.missing)
+    with Client.connect() as client:                      # the nodes that run in stagepost-data
+        sent = client.send(message)                       # an external message, to the full node
+        verdict = client.wait_for(sent.message_id, "final", timeout_s=30)
+        print(verdict, verdict.missing)
 """
 
 from __future__ import annotations
