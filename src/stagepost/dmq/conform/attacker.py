@@ -175,6 +175,7 @@ class Attacker:
         self.ended_after_s: float | None = None
         self.last_lane = HANDSHAKE
         self.last_item = b""
+        self.last_said = b""
         self.transcript = Transcript()
         self.reader = reader
         self._writer = writer
@@ -237,7 +238,7 @@ class Attacker:
         await self._writer.drain()
 
     async def say(self, lane: int, payload: bytes) -> None:
-        self.last_lane = lane
+        self.last_lane, self.last_said = lane, payload
         await self.raw(segments(self.target.lane(lane), payload))
 
     async def drip(self, data: bytes, every_s: float = 1.0) -> None:

@@ -82,13 +82,19 @@ async def submit(target: NodeTarget, sent: ForgedMessage) -> Any:
 
 async def submitted(program: Attacker, sent: ForgedMessage, lane: int = LOCAL_SUBMISSION) -> Any:
     """Submit a message, again where it came too soon behind another one of its pool; return the answer."""
-    for pace_s in (*PACES_S, None):
-        await program.say(lane, array(uint(0), sent.raw))
+    await program.say(lane, array(uint(0), sent.raw))
+    return await judged(program, lane)
+
+
+async def judged(program: Attacker, lane: int) -> Any:
+    """Return the answer to the submission that was said last; it is said again while it came too soon."""
+    for pace_s in PACES_S:
         answer = await program.hear(lane | OTHER_SIDE)
-        if pace_s is None or not is_too_soon(answer):
-            break
+        if not is_too_soon(answer):
+            return answer
         await asyncio.sleep(pace_s)
-    return answer
+        await program.say(lane, program.last_said)
+    return await program.hear(lane | OTHER_SIDE)
 
 
 def is_too_soon(answer: Any) -> bool:

@@ -29,7 +29,7 @@ from stagepost.dmq.conform.attacker import (
 )
 from stagepost.dmq.conform.cbor_bytes import FALSE, array, uint
 from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
-from stagepost.dmq.conform.honest_program import HonestProgram, is_asked, is_pinged, submit, submitted
+from stagepost.dmq.conform.honest_program import HonestProgram, is_asked, is_pinged, judged, submit, submitted
 from stagepost.dmq.conform.playbook import (
     Case,
     CaseStage,
@@ -344,7 +344,7 @@ class CaseRunner:
     ) -> None:
         lane = attacker.last_lane
         try:
-            answer = result.answer = await attacker.hear(lane | OTHER_SIDE)
+            answer = result.answer = await judged(attacker, lane)
         except NodeClosed:
             if may_close:
                 return
