@@ -4,6 +4,8 @@
         sent = client.send(message)                       # an external message, to the full node
         verdict = client.wait_for(sent.message_id, "final", timeout_s=30)
         print(verdict, verdict.missing)
+
+`Client` runs an `AsyncClient` in a thread of its own.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class NothingSeen(Exception):
 
 
 class NothingToTry(Exception):
-    """Whoever listens at a place answers no honest handshake: nothing there can be judged. `advice` says what to do."""
+    """Absence of an answer to an honest handshake: nothing at the place can be judged. `advice` says what to do."""
 
     def __init__(self, text: str, advice: str) -> None:
         super().__init__(shortened(text))
