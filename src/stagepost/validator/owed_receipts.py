@@ -9,6 +9,7 @@ queue of this run, or into the chain, is owed no more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -62,6 +63,10 @@ class OwedReceipts:
     def __len__(self) -> int:
         return sum(map(len, self._by_session.values()))
 
+    def message_ids(self) -> Iterator[bytes]:
+        """Return the messages of which receipts are owed; one may come from each of several sessions."""
+        return chain.from_iterable(self._by_session.values())
+
     def add(self, session_id: bytes, content: SessionContent, final_ids: Iterable[bytes], now: float) -> None:
         """Add the messages of a session that was over before the restart, except the final ones."""
         current = self._cache.window.current
@@ -81,7 +86,12 @@ class OwedReceipts:
                 owed = found.setdefault(row.message_id, OwedMessage(current, now, {}))
                 owed.full_nodes[row.full_node] = None
         gone = frozenset(final_ids)
-        found = {one: owed for one, owed in found.items() if owed.full_nodes and one not in gone}
+        # The chain may have come back from before a catchain under which this node closed messages.
+        found = {
+            one: owed
+            for one, owed in found.items()
+            if owed.full_nodes and one not in gone and not self._cache.was_let_go(one)
+        }
         if found:
             self._by_session[session_id] = found
 

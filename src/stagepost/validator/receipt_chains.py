@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stagepost.ground.wire.tl import ZERO_INT256
 from stagepost.remp.receipts.receipt import Receipt
 from stagepost.remp.receipts.statements import StatementLink
-from stagepost.remp.receipts.status import Kind, is_legal_step
+from stagepost.remp.receipts.status import Kind, is_closed, is_legal_step
 
 MESSAGES_LINKED_MAX = 16_384
 """Messages, at most, whose links are at hand for sending again; the one that was silent longest goes first."""
@@ -75,9 +75,14 @@ class ReceiptChains:
         return None if not heads else max(head.timestamp_ms for head in heads.values())
 
     def may_follow(self, session_id: bytes, message_id: bytes, kind: Kind) -> bool:
-        """Return whether a receipt of `kind` may stand next in the chain."""
-        head = self.head(session_id, message_id)
-        return head is None or is_legal_step(head.kind, kind)
+        """Return whether a receipt of `kind` may stand next in the chain. A message that was closed in another session stays
+        closed: readers order all receipts by date.
+        """
+        heads = self._heads.get(message_id)
+        if not heads:
+            return True
+        last = next(reversed(heads.values())).kind
+        return is_legal_step(last, kind) or (session_id not in heads and not is_closed(last.status))
 
     def append(self, session_id: bytes, receipt: Receipt) -> StatementLink:
         """Return the next link of the chain, which is that of `receipt`."""

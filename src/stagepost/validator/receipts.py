@@ -9,7 +9,7 @@ contradict them. With each packet `ReceiptSender` signs one statement, which hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.turn_end import turn_end
-from stagepost.ground.wire.tl import key_id
+from stagepost.ground.wire.tl import ZERO_INT256, key_id
 from stagepost.remp.links.overlay import ValidatorLinks
 from stagepost.remp.queue.effects import Introduce, Tell, Telling
 from stagepost.remp.receipts.compact import CombinedReceipt
@@ -76,19 +76,22 @@ Then = Callable[[], None]
 class Statements:
     """`earlier`: the last receipts of an earlier run of this node, by message; the session that resumes a
     message takes them from there. `catchain_seqno` is the present one of the masterchain, the clock of all
-    messages' lives.
+    messages' lives. `over`: messages whose receipts earlier runs have forgotten, by the catchain under which they did.
     """
 
     def __init__(self, store: SessionStore, catchain_seqno: Callable[[], int]) -> None:
         self.lanes = Lanes()
         self.chains = ReceiptChains()
         self.earlier: dict[bytes, tuple[Receipt, ...]] = {}
+        self.over: dict[int, frozenset[bytes]] = {}
         self._store = store
         self._catchain_seqno = catchain_seqno
         self._spoken_under: dict[bytes, int] = {}
         """Under which catchain each message was spoken of last."""
         self._is_stopped = False
         for row in store.statements:
+            if row.over:
+                self.over[row.catchain_seqno] = self.over.get(row.catchain_seqno, frozenset()) | row.ids_over
             receipts = CombinedReceipt.decode(row.receipts).receipts
             links = row.links or (LinkRow(),) * len(receipts)
             for receipt, link in zip(receipts, links, strict=True):
@@ -126,21 +129,27 @@ class Statements:
         link = self.chains.newest(session_id, message_id) or empty_chain(session_id, message_id)
         self.say({}, lambda: then(link), is_repeated=True)
 
-    def forget_before(self, catchain_seqno: int) -> None:
+    def forget_before(self, catchain_seqno: int, kept: Container[bytes] = ()) -> list[bytes]:
         """Forget the messages whose last receipt is from an older catchain: they have come to their ends. A session that
-        has not ended keeps its chains: one that began anew would have two first links.
+        has not ended keeps its chains, and so do the messages in `kept`, of which receipts are still to be signed: a chain that
+        began anew would have two first links. Return those of an earlier run that no
+        session has resumed, so that no queue of this run knows of their ends.
         """
         oldest_seqno = self.chains.oldest_seqno
         if oldest_seqno is not None:
             catchain_seqno = min(catchain_seqno, oldest_seqno)
-        gone = [message_id for message_id, seqno in self._spoken_under.items() if seqno < catchain_seqno]
+        older = [message_id for message_id, seqno in self._spoken_under.items() if seqno < catchain_seqno]
+        gone = [message_id for message_id in older if message_id not in kept]
+        unknown = [message_id for message_id in gone if self.earlier.pop(message_id, None)]
         for message_id in gone:
             del self._spoken_under[message_id]
-            self.earlier.pop(message_id, None)
             self.lanes.forget(message_id)
             self.chains.forget(message_id)
         if gone:
-            self._store.remove_statements(catchain_seqno)
+            nothing = CombinedReceipt(ZERO_INT256, ()).encode()
+            removed = StatementRow(self._catchain_seqno(), nothing, over=b"".join(gone))
+            self._store.remove_statements(catchain_seqno, removed)
+        return unknown
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -255,7 +264,7 @@ class ReceiptSender:
         self, session_id: bytes, message_id: bytes, status: MessageStatus, said: dict[bytes, list[Receipt]]
     ) -> Receipt | None:
         """Return the receipt for a status. Several full nodes get the same, one after the other: one receipt,
-        one signature. None for a status that would contradict the receipt before it in its chain.
+        one signature. None for a status that would contradict the receipt before it in its chain, or a receipt that closed the message.
         """
         now = said.get(message_id, [])
         if not now or now[-1].status != status:

@@ -22,6 +22,8 @@ from stagepost.ground.storage.owned_folder import open_owned
 from stagepost.ground.storage.simulated_disk import MemoryBackend, TablesDisk
 from stagepost.ground.storage.sqlite_file import Connect, connect
 from stagepost.ground.storage.tables import AnyTable, Draft, Held, Table
+from stagepost.ground.wire.tl import INT256_BYTES
+from stagepost.remp.queue.message_cache import LET_GO_CATCHAINS, LET_GO_MAX
 from stagepost.remp.queue.records import HandOver
 
 
@@ -63,12 +65,19 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True):
 
 class StatementRow(msgspec.Struct, frozen=True, array_like=True):
     """Receipts that were signed together, packed as they are sent, and under which catchain of the masterchain.
-    `links`: the link of each of them; none at all in rows of earlier releases.
+    `links`: the link of each of them; none at all in rows of earlier releases. `over`: ids of messages, one behind the
+    other, whose receipts were removed under that catchain; the row has no receipts then.
     """
 
     catchain_seqno: int
     receipts: bytes
     links: tuple[LinkRow, ...] = ()
+    over: bytes = b""
+
+    @property
+    def ids_over(self) -> frozenset[bytes]:
+        starts = range(0, len(self.over), INT256_BYTES)
+        return frozenset(self.over[start : start + INT256_BYTES] for start in starts)
 
 
 BLOCKS: Table[int, BlockRow] = Table("blocks", int, BlockRow)
@@ -119,11 +128,20 @@ class SessionBook:
         for place, row in enumerate(rows):
             self._draft.put(STATEMENTS, number + place, row)
 
-    def remove_statements(self, before: int) -> None:
-        """Drop the statements of catchains older than `before`."""
-        for number, row in self._draft.items(STATEMENTS):
-            if row.catchain_seqno < before:
-                self._draft.drop(STATEMENTS, number)
+    def remove_statements(self, before: int, number: int, removed: StatementRow) -> None:
+        """Drop the statements of catchains older than `before`, and keep what `removed` says of them, as many ids for as many
+        catchains as a queue remembers.
+        """
+        self._draft.put(STATEMENTS, number, removed)
+        over_bytes = 0
+        for key, row in sorted(self._draft.items(STATEMENTS), reverse=True):
+            over_bytes += len(row.over)
+            is_recent = row.catchain_seqno >= removed.catchain_seqno - LET_GO_CATCHAINS
+            if row.over:
+                if key != number and not (is_recent and over_bytes <= LET_GO_MAX * INT256_BYTES):
+                    self._draft.drop(STATEMENTS, key)
+            elif row.catchain_seqno < before:
+                self._draft.drop(STATEMENTS, key)
 
     def remove(self, sessions: Sequence[bytes]) -> None:
         """Drop sessions that are over, with all that is kept of them."""
@@ -225,9 +243,10 @@ class SessionStore:
         number, self._next_statement = self._next_statement, self._next_statement + len(rows)
         self._writer.owe(lambda book: book.put_statements(number, rows), written)
 
-    def remove_statements(self, before: int) -> None:
-        """Remove the statements of older catchains of the masterchain."""
-        self._writer.soon(lambda book: book.remove_statements(before))
+    def remove_statements(self, before: int, removed: StatementRow) -> None:
+        """Remove the statements of older catchains of the masterchain; `removed` names their messages."""
+        number, self._next_statement = self._next_statement, self._next_statement + 1
+        self._writer.soon(lambda book: book.remove_statements(before, number, removed))
 
     def remove(self, sessions: Sequence[bytes]) -> None:
         for session_id in sessions:

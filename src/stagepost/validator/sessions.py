@@ -104,6 +104,8 @@ class Validator:
         self.cache = cache or MessageCache()
         self.counters = ValidatorCounters()
         self.statements = Statements(store, lambda: self.cache.window.current)
+        for seqno, message_ids in self.statements.over.items():
+            self.cache.note_let_go(message_ids, seqno)
         self.receipts = ReceiptSender(seed, links, clock, self.statements)
         self.asked = AskedChallenges(
             self.receipts.source_id, clock, self._has_sent, lambda to, said: links.tell(to, said), on_asked
@@ -340,8 +342,14 @@ class Validator:
         self._close_left(lambda queue: queue.lives_over(collected.messages, now))
         if not is_after_restart:  # otherwise `owe` has not read the rows of earlier sessions yet
             self._forget_sessions(masterchain_seqno)
-        self.statements.forget_before(masterchain_seqno - CATCHAINS_OF_LIFE)
+            self._forget_statements(masterchain_seqno - CATCHAINS_OF_LIFE)
         return collected
+
+    def _forget_statements(self, masterchain_seqno: int) -> None:
+        """Forget the receipts of older catchains, except of messages of which receipts are still to be signed."""
+        kept = {one.message_id for _, tellings in self._held_tellings for one in tellings}
+        kept.update(self.owed.message_ids())
+        self.cache.note_let_go(self.statements.forget_before(masterchain_seqno, kept))
 
     def _forget_sessions(self, masterchain_seqno: int) -> None:
         """Remove from the store the sessions of which no message is open any more."""

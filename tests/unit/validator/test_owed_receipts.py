@@ -103,6 +103,16 @@ def test_an_open_message_is_closed_when_its_life_is_over_and_not_before(is_annou
     run_in_virtual_time(main())
 
 
+def test_nothing_is_owed_of_a_message_whose_receipts_an_earlier_run_has_forgotten() -> None:
+    run = _Restarted()
+    run.cache.note_let_go([ONE.message_id], SEQNO + 1)
+    run.owes(header(), bodies=(row(),))
+    assert len(run.owed) == 0, (
+        "the chain came back from before the catchain under which the message was closed"
+    )
+    assert list(run.owed.message_ids()) == []
+
+
 @pytest.mark.parametrize(
     ("now_s", "heard"), [(999.0 + TIMEOUT_S - 0.1, []), (999.0 + TIMEOUT_S, ["Timeout"])]
 )

@@ -26,15 +26,19 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.wire.tl import key_id
+from stagepost.ground.wire.tl import ZERO_INT256, key_id
 from stagepost.remp.ledger import LedgerSession
 from stagepost.remp.links.overlay import OverlayEvents
 from stagepost.remp.message import ExternalMessage
+from stagepost.remp.queue.effects import Tell
 from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import New, Timeout
+from stagepost.remp.receipts.receipt import ExternalMessageId
 from stagepost.remp.shard import BlockId
 from stagepost.validator.queue_bridge import QueueBridge
+from stagepost.validator.receipts import ReceiptSender, Statements
 from stagepost.validator.session_plan import SessionOptions, SessionPlan, queue_plan, queue_session_id
-from stagepost.validator.session_store import MemorySessionStore, SessionsDisk
+from stagepost.validator.session_store import MemorySessionStore, SessionsDisk, StatementRow
 from stagepost.validator.sessions import Validator
 from tests.worlds.chain.chain_world import START_MS
 
@@ -53,14 +57,14 @@ def genesis_of(size: int) -> Genesis:
 class Node:
     """One validator: ledger, queues and what joins them."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, store: MemorySessionStore | None = None) -> None:
         self.world = world
         self.number = number
         self.ledger = EmbeddedLedger(world.genesis)
         self.kinds: dict[bytes, list[str]] = defaultdict(list)
         self.validator = Validator(
             seed_of(number),
-            MemorySessionStore(SessionsDisk()),
+            store or MemorySessionStore(SessionsDisk()),
             self,
             self._overlay,
             world.clock,
@@ -166,6 +170,49 @@ def primes(number: int, account: bytes = ACCOUNTS[0]) -> ExternalMessage:
 
 
 # Plans
+
+
+def test_a_chain_of_receipts_goes_on_although_its_next_receipt_waited_for_long_after_a_restart() -> None:
+    async def scenario(world: World) -> None:
+        disk, node = SessionsDisk(), world.nodes[0]
+        earlier = Statements(MemorySessionStore(disk), lambda: 0)
+        older, message_id = (
+            sha256(b"an older session").digest(),
+            ExternalMessageId(sha256(b"a message").digest()),
+        )
+        ReceiptSender(seed_of(0), node, world.clock, earlier).tell(
+            older, [Tell(FULL_NODE, message_id, New())]
+        )
+        await asyncio.sleep(1.0)
+        disk.crash()
+        world.overlays.leave_all(0)
+        world.nodes[0] = node = Node(world, 0, MemorySessionStore(disk))
+        node.bridge.start()
+        validator = node.validator
+        validator._tell(older, [Tell(FULL_NODE, message_id, Timeout())])
+        assert validator.receipts.signed == 0, "it waits until a quorum is heard"
+        validator.master_advanced(10, world.now_ms)
+        await asyncio.sleep(5.0)
+        newest = validator.statements.chains.newest(older, message_id)
+        assert newest is not None
+        assert newest.number == 2, "a first link that comes twice would convict"
+
+    in_world(scenario)
+
+
+def test_a_validator_remembers_after_a_restart_what_an_earlier_run_has_told_is_over() -> None:
+    async def main() -> None:
+        disk, over = SessionsDisk(), sha256(b"a message that was over").digest()
+        removed = StatementRow(1, CombinedReceipt(ZERO_INT256, ()).encode(), over=over)
+        MemorySessionStore(disk).remove_statements(1, removed)
+        await asyncio.sleep(1.0)
+        disk.crash()
+        node = Node(World(), 0, MemorySessionStore(disk))
+        node.validator.master_advanced(2, 1)
+        assert node.validator.cache.was_let_go(over)
+        assert not node.validator.cache.was_let_go(ZERO_INT256)
+
+    run_in_virtual_time(main())
 
 
 def test_a_queue_has_the_previous_members_first_and_each_once() -> None:

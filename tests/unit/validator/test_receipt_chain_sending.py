@@ -129,13 +129,14 @@ def test_the_next_session_begins_a_chain_and_the_older_one_adds_to_it() -> None:
     at(scenario)
 
 
+@pytest.mark.parametrize("session", [SESSION, NEXT])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_would_contradict_the_receipt_before_is_not_said(is_restarted: bool) -> None:
+def test_what_would_contradict_the_receipt_before_is_not_said(is_restarted: bool, session: bytes) -> None:
     async def scenario(house: House) -> None:
         await house.say(New(), Timeout())
         if is_restarted:
             house.crash()
-        await house.say(New(), ACCEPTED)
+        await house.say(New(), ACCEPTED, session=session)
         assert [kind for kind, _, _ in house.numbers()] == ["PutIntoQueue", "Timeout"]
         assert house.sender.withheld == 2
 

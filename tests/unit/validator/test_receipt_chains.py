@@ -70,7 +70,13 @@ def test_what_may_not_follow_has_no_place() -> None:
     assert chains.may_follow(FIRST, ONE, receipt(1, Timeout()).kind)
     chains.append(FIRST, receipt(1, Timeout()))
     assert not chains.may_follow(FIRST, ONE, receipt(2, New()).kind)
+    assert not chains.may_follow(SECOND, ONE, receipt(2, New()).kind), "a closed message stays closed"
     assert chains.may_follow(FIRST, OTHER, receipt(2, New()).kind)
+    chains.append(FIRST, receipt(1, Accepted(Level.SHARDCHAIN), message_id=OTHER))
+    assert not chains.may_follow(FIRST, OTHER, receipt(2, New()).kind)
+    assert chains.may_follow(SECOND, OTHER, receipt(2, New()).kind), (
+        "the sender may not know that it is final"
+    )
 
 
 def test_links_at_hand_are_so_many_and_the_number_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,13 @@ import pytest
 
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.group_writer import RETRY_S
-from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New
+from stagepost.remp.queue.message_cache import LET_GO_CATCHAINS
+from stagepost.remp.receipts.compact import CombinedReceipt
+from stagepost.remp.receipts.message_status import Accepted, Duplicate, Ignored, MessageStatus, New, Timeout
 from stagepost.remp.receipts.receipt import ExternalMessageId, Receipt
 from stagepost.remp.receipts.status import Level
 from stagepost.remp.shard import BlockId
+from stagepost.validator import session_store
 from stagepost.validator.receipts import ROW_RECEIPTS_MAX, Statements
 from stagepost.validator.session_store import BodyRow, MemorySessionStore, SessionsDisk
 
@@ -135,9 +138,71 @@ def test_what_is_over_is_forgotten_with_its_catchain() -> None:
         statements.say({ONE: receipts(ONE, Duplicate(BLOCK))}, lambda: None)
         await asyncio.sleep(0.1)
         for seqno, is_kept in ((3, True), (4, False)):
-            statements.forget_before(seqno)
+            assert statements.forget_before(seqno) == [], "a queue of this run knows of its end"
             await asyncio.sleep(5.0)
-            assert bool(store.statements) == is_kept
+            assert any(CombinedReceipt.decode(row.receipts).receipts for row in store.statements) == is_kept
+
+    in_virtual_time(main)
+
+
+def test_the_next_life_knows_the_messages_of_which_receipts_were_forgotten() -> None:
+    async def main() -> None:
+        disk, now = SessionsDisk(), [3]
+        statements = Statements(MemorySessionStore(disk), lambda: now[0])
+        statements.say({ONE: receipts(ONE, Timeout())}, lambda: None)
+        statements.say({OTHER: receipts(OTHER, New())}, lambda: None)
+        await asyncio.sleep(1.0)
+        disk.crash()
+        second = Statements(MemorySessionStore(disk), lambda: now[0])
+        assert second.earlier.pop(OTHER), "a session resumes it"
+        now[0] = 6
+        assert second.forget_before(4) == [ONE], "no queue of this life knows that it is over"
+        assert second.forget_before(4) == []
+        await asyncio.sleep(5.0)
+        disk.crash()
+        third = Statements(MemorySessionStore(disk), lambda: now[0])
+        assert (third.earlier, third.over) == ({}, {6: {ONE, OTHER}})
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize(("catchains", "is_kept"), [(LET_GO_CATCHAINS, True), (LET_GO_CATCHAINS + 1, False)])
+def test_messages_that_are_over_are_kept_on_disk_as_long_as_a_queue_remembers_them(
+    catchains: int, is_kept: bool
+) -> None:
+    async def main() -> None:
+        disk, now = SessionsDisk(), [3]
+        statements = Statements(MemorySessionStore(disk), lambda: now[0])
+        for message_id, seqno in ((ONE, 3), (OTHER, 3 + catchains)):
+            now[0] = seqno
+            statements.say({message_id: receipts(message_id, Timeout())}, lambda: None)
+            await asyncio.sleep(1.0)
+            statements.forget_before(seqno + 1)
+            await asyncio.sleep(5.0)
+        disk.crash()
+        found = Statements(MemorySessionStore(disk), lambda: now[0]).over
+        assert found == ({3: {ONE}} if is_kept else {}) | {3 + catchains: {OTHER}}
+
+    in_virtual_time(main)
+
+
+def test_so_many_messages_that_are_over_are_kept_on_disk_and_the_oldest_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_store, "LET_GO_MAX", 2)
+
+    async def main() -> None:
+        disk, now = SessionsDisk(), [3]
+        statements = Statements(MemorySessionStore(disk), lambda: now[0])
+        for number, seqno in enumerate((3, 4, 5)):
+            now[0] = seqno
+            message_id = ExternalMessageId(bytes([number]) * 32)
+            statements.say({message_id: receipts(message_id, Timeout())}, lambda: None)
+            await asyncio.sleep(1.0)
+            statements.forget_before(seqno + 1)
+            await asyncio.sleep(5.0)
+        disk.crash()
+        assert Statements(MemorySessionStore(disk), lambda: now[0]).over.keys() == {4, 5}
 
     in_virtual_time(main)
 

@@ -202,11 +202,12 @@ class MessageCache:
         """
         return message_id + full_node in self._refused
 
-    def note_let_go(self, message_ids: Iterable[bytes]) -> None:
-        """Note that full nodes are told now that these messages are over."""
+    def note_let_go(self, message_ids: Iterable[bytes], masterchain_seqno: int | None = None) -> None:
+        """Note that full nodes are told that these messages are over: under that catchain, or now."""
         over = frozenset(message_ids)
+        seqno = self.window.current if masterchain_seqno is None else masterchain_seqno
         if over:
-            self._let_go[self.window.current] = self._let_go.get(self.window.current, frozenset()) | over
+            self._let_go[seqno] = self._let_go.get(seqno, frozenset()) | over
 
     def add(self, header: Header, status: MessageStatus, standing: Standing, now: float) -> CachedMessage:
         """Add a message that is not in the cache yet; `LocalProtocolError` if it is."""
