@@ -14,7 +14,7 @@ from stagepost.chain.shard_state import TakenMessages
 from tests.worlds.chain.chain_world import START_MS, DecidedChain
 from tests.worlds.chain.proved_chain import second
 from tests.worlds.remp.primes_ends import EndsWatch, times_that_fall
-from tests.worlds.remp.primes_runs import EXPIRING, HELD, SHORT, PrimesPlan, ends_plan, run_primes
+from tests.worlds.remp.primes_runs import EXPIRING, HELD, SHORT, PrimesPlan, ends_plan, run_primes, storm_plan
 
 SEEDS = 2
 FIXED_SEED = 7
@@ -22,6 +22,12 @@ FIXED_SEED = 7
 
 TOO_LATE_SEED = 700_033
 """Where a full node is given a message when the chain remembers too little to prove its end."""
+
+REMEMBERING_SEED = 512_071
+"""Where a liar announces messages that an honest validator saw in a block before its restart, and forgot after it."""
+
+STORMS = 700_010, 700_012, 700_022
+"""Where receipts wait until the chain has forgotten what came before them, and where chains come back late."""
 
 FORGETFUL_SEED = 5
 """Where the chain forgets executions while full nodes still have the messages."""
@@ -71,6 +77,19 @@ def test_a_message_that_comes_after_the_chain_forgot_its_time_is_not_awaited_for
     plan = ends_plan(TOO_LATE_SEED)
     assert plan.window_ms
     assert run_primes(TOO_LATE_SEED, plan).never > 0
+
+
+def test_a_restarted_validator_says_nothing_of_an_old_message_that_a_liar_announces_again() -> None:
+    plan = ends_plan(REMEMBERING_SEED)
+    assert plan.fault == "ExpiredResubmitter"
+    assert run_primes(REMEMBERING_SEED, plan).crashes == 1
+
+
+@pytest.mark.parametrize("seed", STORMS)
+def test_power_cuts_around_switches_splits_and_merges_end_no_message_twice_and_convict_nobody(
+    seed: int,
+) -> None:
+    assert run_primes(seed, storm_plan(seed)).crashes > 1
 
 
 # The runs can tell

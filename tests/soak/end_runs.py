@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,7 @@ from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.soak.runs import Run
 from tests.worlds.chain.proof_forger import Forger, both_say, grounds
 from tests.worlds.devnet.end_stories import STORIES, play
-from tests.worlds.remp.primes_runs import PrimesOutcome, ends_plan, run_primes
+from tests.worlds.remp.primes_runs import PrimesOutcome, PrimesPlan, ends_plan, run_primes, storm_plan
 
 RUNS_BY_SCALE = {"commit": 10, "release": 100}
 PRIMES_BY_SCALE = {"commit": 200, "release": 1_000}
@@ -27,21 +28,30 @@ WHERE_PRIMES = "tests/simulation/test_primes_ends.py"
 WHERE_FORGED = "tests/unit/chain/proofs/test_verifiers_agree.py"
 
 
-def play_primes(seed: int) -> PrimesOutcome | str:
+def play_primes(plan_of: Callable[[int], PrimesPlan], seed: int) -> PrimesOutcome | str:
     """Return the outcome of a network, or what did not hold, with the seed in it."""
     logging.disable(logging.CRITICAL)
     try:
-        return run_primes(seed, ends_plan(seed))
+        return run_primes(seed, plan_of(seed))
     except (AssertionError, VirtualTimeStuck) as failed:
         return f"seed {seed}: {failed}"
 
 
 def ends_of_primes(run: Run) -> Iterator[Result]:
     """Networks with every attacker: subsets, switches, splits, merges, crashes, expiries, false proofs, held sessions."""
+    return _networks(run, "primes-ends", ends_plan)
+
+
+def storms_of_primes(run: Run) -> Iterator[Result]:
+    """The same networks with sessions of four seconds, and power cuts of many validators around their switches."""
+    return _networks(run, "primes-storms", storm_plan)
+
+
+def _networks(run: Run, part: str, plan_of: Callable[[int], PrimesPlan]) -> Iterator[Result]:
     first, tries = run.seed % SEEDS_APART, run.tries(PRIMES_BY_SCALE)
     played: list[PrimesOutcome | str] = []
     with ProcessPoolExecutor(run.processes) as pool:
-        for outcome in pool.map(play_primes, (first + number for number in tries)):
+        for outcome in pool.map(partial(play_primes, plan_of), (first + number for number in tries)):
             played.append(outcome)
             if isinstance(outcome, str) or len(played) % 10 == 0:
                 run.say(
@@ -50,20 +60,22 @@ def ends_of_primes(run: Run) -> Iterator[Result]:
                 )
     whole = [one for one in played if isinstance(one, PrimesOutcome)]
     shares = run.rows_of_all_shares(
-        "primes-ends",
+        part,
         {
             "faults": [one for one in played if isinstance(one, str)],
             "proved": sum((one.proved for one in whole), Counter[str]()),
             "lies": sum(sum(one.false_proofs.values()) for one in whole),
             "shown": sum(one.shown for one in whole),
+            "crashes": sum(one.crashes for one in whole),
         },
     )
     if not shares:
         return
     faults = [fault for share in shares for fault in share["faults"]]
     proved = sum((Counter[str](share["proved"]) for share in shares), Counter[str]())
+    crashes = sum(share["crashes"] for share in shares)
     figure = (
-        f"{run.count(PRIMES_BY_SCALE)} networks from seed {first}, ends proved: {dict(sorted(proved.items()))}, "
+        f"{run.count(PRIMES_BY_SCALE)} networks from seed {first}, {crashes:,} crashes, ends proved: {dict(sorted(proved.items()))}, "
         f"{sum(share['lies'] for share in shares):,} false proofs refused, "
         f"{sum(share['shown'] for share in shares):,} blocks of held sessions shown; {len(faults)} broken"
     )

@@ -21,7 +21,7 @@ from tests.soak.day_runs import day
 from tests.soak.delivery_runs import kill_publisher
 from tests.soak.delivery_world_runs import simulate_delivery
 from tests.soak.disk_runs import disks
-from tests.soak.end_runs import ends, ends_of_primes, forged_proofs
+from tests.soak.end_runs import ends, ends_of_primes, forged_proofs, storms_of_primes
 from tests.soak.fuzz_runs import fuzz, guided, signed_bits
 from tests.soak.hour_runs import hour
 from tests.soak.kafka_runs import kill_broker
@@ -76,6 +76,7 @@ PARTS = (
     Part("primes-processes", ("B3",), primes_of_processes),
     Part("ends", ("B10",), ends),
     Part("primes-ends", ("B10",), ends_of_primes),
+    Part("primes-storms", ("B10",), storms_of_primes),
     Part("forged-proofs", ("B10",), forged_proofs),
     Part("changes", ("B10",), changes),
     Part("live-changes", ("B10",), live_changes),

@@ -32,7 +32,7 @@ from tests.soak.parts import PART_NAMES, PARTS, Part, play
 from tests.soak.runs import Run, say
 
 TARGETED_PARTS = ("fuzz", "guided")
-SHARED_PARTS = ("fuzz", "ends", "primes-ends", "changes", "live-changes")
+SHARED_PARTS = ("fuzz", "ends", "primes-ends", "primes-storms", "changes", "live-changes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

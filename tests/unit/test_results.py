@@ -94,10 +94,11 @@ def test_a_promise_names_its_parts_that_other_commands_ran_and_those_that_none_h
 
     (line,) = by_promise(in_all_parts([ours], "commit"))
 
-    forged, live, whole = (
-        f"part {one} was not run on this revision" for one in ("forged-proofs", "live-changes", "suite")
+    storms, forged, live, whole = (
+        f"part {one} was not run on this revision"
+        for one in ("primes-storms", "forged-proofs", "live-changes", "suite")
     )
-    assert line["figure"] == f"3 of them; 200 networks; {forged}; 2 of them; {live}; {whole}"
+    assert line["figure"] == f"3 of them; 200 networks; {storms}; {forged}; 2 of them; {live}; {whole}"
     assert line["test"] == "stories; primes; sets"
     assert line["passed"] is False
     assert by_promise(in_all_parts([ours], "sample"))[0]["figure"] == "200 networks"

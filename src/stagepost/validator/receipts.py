@@ -132,8 +132,8 @@ class Statements:
     def forget_before(self, catchain_seqno: int, kept: Container[bytes] = ()) -> list[bytes]:
         """Forget the messages whose last receipt is from an older catchain: they have come to their ends. A session that
         has not ended keeps its chains, and so do the messages in `kept`, of which receipts are still to be signed: a chain that
-        began anew would have two first links. Return those of an earlier run that no
-        session has resumed, so that no queue of this run knows of their ends.
+        began anew would have two first links. Return those of an earlier run that no session has resumed, so that no queue
+        of this run knows of their ends.
         """
         oldest_seqno = self.chains.oldest_seqno
         if oldest_seqno is not None:
@@ -148,7 +148,8 @@ class Statements:
         if gone:
             nothing = CombinedReceipt(ZERO_INT256, ()).encode()
             removed = StatementRow(self._catchain_seqno(), nothing, over=b"".join(gone))
-            self._store.remove_statements(catchain_seqno, removed)
+            # Rows that hold receipts of kept messages, too, go a catchain later.
+            self._store.remove_statements(catchain_seqno if len(gone) == len(older) else 0, removed)
         return unknown
 
     def stop(self) -> None:

@@ -15,7 +15,6 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.message_values import NEVER
 from stagepost.chain.rotation import Plan
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.remp.queue.session_switch import Shard
 from stagepost.remp.receipts.statements import empty_chain
 from tests.worlds.chain.chain_oracle import Oracle
 from tests.worlds.chain.chain_world import START_MS
@@ -35,6 +34,7 @@ from tests.worlds.remp.primes_ends import times_that_fall
 from tests.worlds.remp.primes_liars import FalseProver, HeldSession
 from tests.worlds.remp.primes_proofs import faults_of_proofs
 from tests.worlds.remp.primes_session_checks import difference, lost_messages, revived_messages
+from tests.worlds.remp.primes_storms import WHOLE, PowerCuts
 from tests.worlds.remp.primes_world import FAULTS, PrimesWorld, Sum, distinct_sums, seed_of
 from tests.worlds.remp.receipt_runs import check_receipts
 from tests.worlds.remp.set_changes import FOUNDERS, VALIDATORS, SetChanges
@@ -49,7 +49,6 @@ LONGER_BY_MS = 1_000
 """Milliseconds by which a key block makes the windows longer."""
 
 CUT_S = (0.3, 1.5)
-WHOLE = Shard(0, 1 << 63)
 
 
 class PrimesPlan(msgspec.Struct, frozen=True):
@@ -107,6 +106,9 @@ class PrimesPlan(msgspec.Struct, frozen=True):
 
     doubted: float = 0.0
     """Share of the sums that some validators' executors refuse: too few to end them."""
+
+    storms: bool = False
+    """Whether power cuts strike many validators at once around the switches of sessions; see `primes_storms`."""
 
     changes: bool = False
     """Whether the set of validators changes as in `set_changes`; `validators` is then the number there."""
@@ -220,6 +222,14 @@ def ends_plan(seed: int) -> PrimesPlan:
     return msgspec.structs.replace(plans[place], fault=fault, refused=refused, longer_windows=longer)
 
 
+def storm_plan(seed: int) -> PrimesPlan:
+    """Return the plan of a run in which messages expire, and power cuts strike around short sessions."""
+    plan = msgspec.structs.replace(
+        ends_plan(seed), crashes=0, lifetime_ms=SHORT.lifetime_ms, settled_within_s=400.0, storms=True
+    )
+    return plan if seed % 2 == 0 else msgspec.structs.replace(plan, shard_lifetime_ms=SHORT.lifetime_ms)
+
+
 def run_primes(seed: int, plan: PrimesPlan) -> PrimesOutcome:
     with memoised_signatures():
         return run_in_virtual_time(_Run(seed, plan).main())
@@ -272,6 +282,14 @@ class _Run:
         for _ in range(plan.held):
             world.at(random.uniform(1.0, plan.within_s), self._hold)
         self._let_executors_refuse(sums)
+        self.storms = PowerCuts(
+            world,
+            Random(f"storm {self.seed}"),
+            plan.shard_lifetime_ms or plan.lifetime_ms,
+            self._cut,
+        )
+        if plan.storms:
+            self.storms.watch(plan.within_s)
         await asyncio.sleep(1.0)
         if plan.fault is not None and kind is None:
             random.choice(world.validators).misbehave(plan.fault)
@@ -570,7 +588,7 @@ class _Run:
             len(sent - final),
             world.full_nodes[0].sessions_ended,
             self.shards_seen,
-            self.crashes,
+            self.crashes + self.storms.crashes,
             replays,
             settled_after_s,
             sum(world.full_nodes[0].ends.end_of(one.message_id) == PROVED_NEVER for one in sums),
