@@ -23,7 +23,14 @@ from stagepost.remp.queue.message_states import FINAL, OPEN
 from stagepost.remp.queue.state import QueueState
 from stagepost.validator.owed_receipts import OwedReceipts
 from tests.worlds.remp.primes_attackers import ATTACKERS_BY_NAME
-from tests.worlds.remp.primes_runs import SESSION_PLAN, SHORT_LIVES_MS, PrimesPlan, run_primes, session_plan
+from tests.worlds.remp.primes_runs import (
+    SESSION_PLAN,
+    SHORT_LIVES_MS,
+    PrimesPlan,
+    has_guards,
+    run_primes,
+    session_plan,
+)
 
 SEEDS = 2
 SEEDS_TRIED = 8
@@ -51,7 +58,8 @@ def test_nothing_is_lost_revived_or_collated_twice(number: int, run_seed: int) -
     seed = run_seed + number
     print(f"seed {seed}")
     lifetime_ms = (SESSION_PLAN.lifetime_ms, SHORT_LIVES_MS)[number % 2]
-    outcome = run_primes(seed, msgspec.structs.replace(SESSION_PLAN, lifetime_ms=lifetime_ms))
+    plan = msgspec.structs.replace(SESSION_PLAN, lifetime_ms=lifetime_ms, chain_guards=has_guards(seed))
+    outcome = run_primes(seed, plan)
     assert outcome.switches > 3
     assert outcome.final > 0
 
@@ -60,7 +68,7 @@ def test_nothing_is_lost_revived_or_collated_twice(number: int, run_seed: int) -
 def test_a_dishonest_validator_does_no_harm_to_sessions(number: int, name: str, run_seed: int) -> None:
     seed = run_seed + SEEDS + number
     print(f"seed {seed}")
-    plan = msgspec.structs.replace(session_plan(seed), fault=name)
+    plan = msgspec.structs.replace(session_plan(seed), fault=name, chain_guards=has_guards(seed))
     outcome = run_primes(seed, plan)
     assert outcome.switches > 3
     assert outcome.final > 0

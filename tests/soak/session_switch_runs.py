@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
+import msgspec
+
 from rigs.results import Result, result
 from stagepost.ground.loop.virtual_time import VirtualTimeStuck
 from tests.soak.runs import Run
 from tests.worlds.catchain.quorum_runs import run_quiet, run_quorum
-from tests.worlds.remp.primes_runs import PrimesOutcome, run_primes, session_plan
+from tests.worlds.remp.primes_runs import PrimesOutcome, has_guards, run_primes, session_plan
 
 SWITCHES_BY_SCALE = {"commit": 100, "release": 2_000}
 QUORUMS_BY_SCALE = {"commit": 40, "release": 400}
@@ -25,7 +27,7 @@ def play_sessions(seed: int) -> PrimesOutcome | str:
     """Return the outcome of a network, or what did not hold, with the seed in it."""
     logging.disable(logging.CRITICAL)
     try:
-        return run_primes(seed, session_plan(seed))
+        return run_primes(seed, msgspec.structs.replace(session_plan(seed), chain_guards=has_guards(seed)))
     except (AssertionError, VirtualTimeStuck) as failed:
         return f"seed {seed}: {failed}"
 

@@ -172,6 +172,14 @@ SESSION_PLAN = PrimesPlan(
 against repetitions to the queues. Messages outlive the run.
 """
 
+
+def has_guards(seed: int) -> bool:
+    """Return whether the chain of a run has its own guards, as in production, where all messages must expire: in every
+    second run. A chain without them forgets at once, and so can take no message that expires.
+    """
+    return Random(f"guards {seed}").random() < 0.5
+
+
 SHORT_LIVES_MS = 6_000
 """Milliseconds of a catchain of the masterchain, in runs in which messages expire."""
 
