@@ -275,11 +275,12 @@ def _faults_in_next_set(
         return []
     present = {one.public_key for one in base.current.validators}
     following = {one.public_key for one in configuration.next.validators}
-    known = {one.key for one in network.members if one.is_validator}
-    known |= {card.key for card in proposal.added if card.is_validator}
+    # As text: a card that has faults of its own need not hold a key.
+    known = {one.public_key for one in network.members if one.is_validator}
+    known |= {card.public_key for card in proposal.added if card.is_validator}
     faults = [
-        FileFault("next set", f"key {key.hex()} is not that of a validator with a card")
-        for key in sorted(following - known)
+        FileFault("next set", f"key {key} is not that of a validator with a card")
+        for key in sorted({key.hex() for key in following} - known)
     ]
     faults += [
         FileFault("next set", f"validator {one.public_key.hex()} does not have the weight and id of its key")

@@ -308,6 +308,7 @@ def test_a_key_is_replaced_by_another_card() -> None:
         ({"configuration": "00"}, "cannot be read"),
         ({"configuration": "zz"}, "cannot be read"),
         ({"added": ()}, "not that of a validator with a card"),
+        ({"added": (msgspec.structs.replace(card("v5", 5_000), public_key="zz"),)}, "added v5: public_key"),
         ({"signature": "00" * 64}, "is not that of v1"),
         ({"stagepost_proposal": 1}, "this release reads 2: propose it anew"),
         ({"key_block": 3}, "stands upon key block 3; the newest is 0: propose it anew"),
