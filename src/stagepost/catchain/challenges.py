@@ -9,10 +9,12 @@ that makes no blocks is silent, which is no offence. All that is judged here dep
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from stagepost.catchain.covers import Covers
 
 BLOCKS_TO_ANSWER = 32
 """Own blocks of the accused that rest on a challenge: an answer in the last of them comes too late."""
@@ -83,8 +85,8 @@ class ChallengeBook:
         source: int,
         height: int,
         before: tuple[OpenChallenge, ...],
-        covered: Mapping[int, int],
-        covers: Mapping[int, int],
+        covered: Covers,
+        covers: Covers,
         answers: Sequence[bytes],
     ) -> tuple[OpenChallenge, ...]:
         """Return the challenges that are open after the block of `source` at `height`, with `before` those after its last
@@ -103,13 +105,11 @@ class ChallengeBook:
                 )
         return tuple(one for one in still_open if one.subject not in answers)
 
-    def _new_ones(
-        self, source: int, covered: Mapping[int, int], covers: Mapping[int, int]
-    ) -> Iterator[PlacedChallenge]:
+    def _new_ones(self, source: int, covered: Covers, covers: Covers) -> Iterator[PlacedChallenge]:
         for branch, placed in self._against.get(source, {}).items():
             heights = [one.height for one in placed]
-            first = bisect_right(heights, covered.get(branch, 0))
-            yield from placed[first : bisect_right(heights, covers.get(branch, 0))]
+            first = bisect_right(heights, covered.height_of(branch))
+            yield from placed[first : bisect_right(heights, covers.height_of(branch))]
 
     def delivered(
         self, source: int, branch: int, height: int, block_hash: bytes, challenges: Sequence[MemberChallenge]

@@ -29,6 +29,7 @@ from stagepost.catchain.block import (
 )
 from stagepost.catchain.budgets import AuthorAccount, Budget, PayloadContent
 from stagepost.catchain.challenges import ChallengeBook, ChallengeFault, MemberChallenge, OpenChallenge
+from stagepost.catchain.covers import NOTHING_COVERED
 from stagepost.catchain.dates import BlockDates, DateRules, block_dates, first_dates
 from stagepost.catchain.payloads import ForkProof, read_fork_proof, upper_part
 from stagepost.errors import DecodeError
@@ -109,7 +110,7 @@ class Vertex:
         # members that these blocks have proved to be forkers, its challenges, and those that its author has to answer.
         self.branch = 0
         self.is_continued = False
-        self.covers: Mapping[int, int] = {}
+        self.covers = NOTHING_COVERED
         self.dates: BlockDates | None = None
         self.account = AuthorAccount()
         self.blamed_before: frozenset[int] = frozenset()
@@ -122,7 +123,7 @@ class Vertex:
 
     def is_covered_by(self, other: Vertex) -> bool:
         """Return whether this vertex is `other` or one of its ancestors; both are delivered."""
-        return other.covers.get(self.branch, 0) >= self.height
+        return other.covers.height_of(self.branch) >= self.height
 
 
 class Outcome(msgspec.Struct):
@@ -162,6 +163,8 @@ class Graph:
         self._vertices: dict[bytes, Vertex] = {incarnation: self._root}
         self._at: dict[tuple[int, int], Vertex] = {}  # the first that was met at each place
         self._branch_sources: list[int] = [len(public_keys)]  # branch 0 is the root's
+        self._branch_rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Rows of branches that blocks cover, each once: most blocks share one."""
         self._tops: dict[int, Vertex] = {}
         self._blamed: dict[int, ForkProof | None] = {}
         self._faults: dict[int, str] = {}
@@ -393,7 +396,7 @@ class Graph:
                 raise _IllBlock(f"it refers again to member {dependency.source}, whose blocks it knew")
             for branch, height in previous.covers.items():
                 is_other_branch = self._branch_sources[branch] == dependency.source
-                if is_other_branch and dependency.covers.get(branch, 0) < height:
+                if is_other_branch and dependency.covers.height_of(branch) < height:
                     raise _IllBlock(f"it rests on both branches of member {dependency.source}")
         assert vertex.block is not None, "only what is here is judged"
         payload = vertex.block.payload
@@ -424,7 +427,7 @@ class Graph:
             book.refuse_repeated(previous.branch, previous.height, content.challenges)
             vertex.challenges = content.challenges
             if book.is_anybody_waiting_for(source):
-                covers = _joined(previous.covers, vertex.dependencies)
+                covers = previous.covers.joined([one.covers for one in vertex.dependencies])
                 vertex.open_challenges = book.after(
                     source, vertex.height, previous.open_challenges, previous.covers, covers, content.answers
                 )
@@ -435,18 +438,20 @@ class Graph:
         previous = vertex.previous
         assert previous is not None, "only what is here is delivered"
         vertex.branch = self._branch_for(vertex, previous)
-        covers = _joined(previous.covers, vertex.dependencies)
+        covers = previous.covers.joined([one.covers for one in vertex.dependencies])
         blamed_before = set(previous.blamed_before)
         for dependency in vertex.dependencies:
             blamed_before |= dependency.blamed_before
-        covers[vertex.branch] = vertex.height
         if vertex.challenges:
             self._challenges.delivered(
                 vertex.source, vertex.branch, vertex.height, vertex.hash, vertex.challenges
             )
         if proof is not None:
             blamed_before.add(proof.source)
-        vertex.covers = covers
+        vertex.covers = covers.raised(vertex.branch, vertex.height)
+        if vertex.covers.branches is not previous.covers.branches:
+            row = vertex.covers.branches
+            vertex.covers.branches = self._branch_rows.setdefault(row, row)
         vertex.dates = self._dates_of(vertex, previous)
         is_same = blamed_before == previous.blamed_before
         vertex.blamed_before = previous.blamed_before if is_same else frozenset(blamed_before)
@@ -505,16 +510,6 @@ class Graph:
                 outcome.proofs.append(proof)
         if is_new:
             outcome.blamed.append(source)
-
-
-def _joined(covers: Mapping[int, int], dependencies: Sequence[Vertex]) -> dict[int, int]:
-    """Return the greatest height of each branch among `covers` and the dependencies."""
-    joined = dict(covers)
-    for dependency in dependencies:
-        for branch, height in dependency.covers.items():
-            if joined.get(branch, 0) < height:
-                joined[branch] = height
-    return joined
 
 
 class _IllBlock(Exception):

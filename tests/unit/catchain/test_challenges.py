@@ -19,6 +19,7 @@ from stagepost.catchain.challenges import (
     MemberChallenge,
     OpenChallenge,
 )
+from stagepost.catchain.covers import Covers
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.queue.records import Header, LinkAnswer, LinkChallenge, content_of, date_rules
 from stagepost.remp.queue.reliable_queue import ReliableQueue
@@ -80,11 +81,15 @@ def book_with(*, height: int = 5, count: int = 1) -> ChallengeBook:
     return book
 
 
+def rows(heights: dict[int, int]) -> Covers:
+    return Covers(tuple(sorted(heights)), tuple(heights[one] for one in sorted(heights)))
+
+
 def after(
     book: ChallengeBook, height: int, before: tuple[OpenChallenge, ...], answers: tuple[bytes, ...] = ()
 ) -> tuple[OpenChallenge, ...]:
-    covered = {1: 5} if before else {1: 4}
-    return book.after(1, height, before, covered, {1: 5}, answers)
+    covered = rows({1: 5} if before else {1: 4})
+    return book.after(1, height, before, covered, rows({1: 5}), answers)
 
 
 def test_an_answer_in_the_last_block_but_one_is_in_time_and_in_the_last_too_late() -> None:
@@ -103,8 +108,8 @@ def test_an_answer_in_the_last_block_but_one_is_in_time_and_in_the_last_too_late
 
 def test_a_block_that_does_not_rest_on_the_challenge_does_not_count() -> None:
     book = book_with(height=5)
-    assert book.after(1, 10, (), {1: 3}, {1: 4}, ()) == ()
-    assert book.after(1, 10, (), {}, {}, ()) == ()
+    assert book.after(1, 10, (), rows({1: 3}), rows({1: 4}), ()) == ()
+    assert book.after(1, 10, (), rows({}), rows({}), ()) == ()
 
 
 def test_of_one_challenger_so_many_count_at_once_and_each_subject_once() -> None:
@@ -112,10 +117,12 @@ def test_of_one_challenger_so_many_count_at_once_and_each_subject_once() -> None
     still = after(book, 10, ())
     assert [one.subject for one in still] == [b"%d" % number for number in range(OPEN_MAX)]
     book.delivered(2, 2, 1, b"other", [MemberChallenge(IDS[1], b"0")])
-    both = book.after(1, 11, still, {1: 5}, {1: 5, 2: 1}, ())
+    both = book.after(1, 11, still, rows({1: 5}), rows({1: 5, 2: 1}), ())
     assert len(both) == OPEN_MAX + 1, "another member may ask the same"
     assert not [
-        one for one in book.after(1, 12, both, {1: 5, 2: 1}, {1: 5, 2: 1}, (b"0",)) if one.subject == b"0"
+        one
+        for one in book.after(1, 12, both, rows({1: 5, 2: 1}), rows({1: 5, 2: 1}), (b"0",))
+        if one.subject == b"0"
     ]
 
 
@@ -130,7 +137,9 @@ def test_challenges_count_in_the_same_order_whatever_came_first() -> None:
                 source, branch, height, b"%d" % height, [MemberChallenge(IDS[1], what) for what in subjects]
             )
     covers, covers_other = {1: 4, 2: 3}, {2: 4, 1: 3}
-    assert one.after(1, 9, (), {}, covers, ()) == other.after(1, 9, (), {}, covers_other, ())
+    assert one.after(1, 9, (), rows({}), rows(covers), ()) == other.after(
+        1, 9, (), rows({}), rows(covers_other), ()
+    )
 
 
 @pytest.mark.parametrize("accused", [IDS[0], b"nobody".ljust(32)])
