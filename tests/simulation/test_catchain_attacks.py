@@ -33,6 +33,7 @@ import pytest
 from stagepost.catchain.member import HEIGHTS_AHEAD_MAX
 from tests.worlds.catchain.catchain_attackers import (
     ATTACKERS,
+    LATER_ATTACKERS,
     Attacker,
     Avalanche,
     Equivocator,
@@ -40,6 +41,7 @@ from tests.worlds.catchain.catchain_attackers import (
     FalseTotals,
     FarAhead,
     Flooder,
+    LateBodies,
     OlderDisk,
     Overanswerer,
     Phantom,
@@ -88,6 +90,22 @@ def memory_is_bounded(world: World) -> bool:
     return True
 
 
+def has_late_bodies(world: World) -> bool:
+    """Whatever was brought late is in every honest queue again, with its body, and counts as open."""
+    brought = {one for peer in attackers_of(world) if isinstance(peer, Validator) for one in peer.bodies}
+    for peer in world.peers:
+        if is_honest(peer):
+            assert isinstance(peer, Validator)
+            bodies = {
+                one
+                for one in brought
+                if (known := peer.cache.get(one)) is not None and known.body is not None
+            }
+            assert len(bodies) >= len(brought) // 2, f"{len(bodies)} of {len(brought)} bodies"
+            assert not any(peer.queue._state.entries[one].is_parked for one in bodies)
+    return bool(brought)
+
+
 NOTICED: dict[type[Attacker], Callable[[World], bool]] = {
     Equivocator: all_blamed,
     Twin: all_blamed,
@@ -100,6 +118,7 @@ NOTICED: dict[type[Attacker], Callable[[World], bool]] = {
     Replayer: lambda world: refusals(world) >= {"WrongIncarnation", "Malformed"},
     Overanswerer: lambda world: "WrongAnswer" in refusals(world),
     Stormer: memory_is_bounded,
+    LateBodies: has_late_bodies,
     Avalanche: memory_is_bounded,
     Phantom: memory_is_bounded,
     OlderDisk: lambda world: all(peer.recovered or peer.halted for peer in attackers_of(world)),
@@ -107,7 +126,7 @@ NOTICED: dict[type[Attacker], Callable[[World], bool]] = {
 """What shows that the attack took place and met its answer; the others must merely do no harm."""
 
 
-@pytest.mark.parametrize("kind", ATTACKERS)
+@pytest.mark.parametrize("kind", [*ATTACKERS, *LATER_ATTACKERS])
 def test_two_of_seven_do_no_harm_and_are_noticed_where_they_can_be(
     kind: type[Attacker], run_seed: int
 ) -> None:

@@ -153,6 +153,41 @@ def test_an_honest_validator_is_not_accused_whatever_is_left_out() -> None:
         assert complaints_of([one for at, one in enumerate(honest) if kept >> at & 1]) == []
 
 
+def spanned(shown: list[LinkedReceipt], seed: bytes = ACCUSED) -> list[LinkedReceipt]:
+    """Bind receipts in neighbouring places by one statement that spans all of them."""
+    links = tuple(one.link for one in shown)
+    statement = PacketStatement(key_id(ed25519.public_key(seed)), links).sign(seed)
+    return [LinkedReceipt(one.receipt, PlacedLink(statement, at)) for at, one in enumerate(shown)]
+
+
+def overlapping(said: list[LinkedReceipt], size: int) -> list[LinkedReceipt]:
+    """Bind every `size` neighbouring receipts by a statement, as an honest validator does that sends them again."""
+    return [one for at in range(len(said) - size + 1) for one in spanned(said[at : at + size])]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_overlapping_statements_of_an_honest_validator_accuse_nobody(seed: int) -> None:
+    honest = chain(*HONEST)
+    given = [one for size in range(1, len(honest) + 1) for one in overlapping(honest, size)]
+    Random(seed).shuffle(given)
+    assert complaints_of(given) == []
+    assert complaints_of(given[: seed * 20 + 5]) == []
+
+
+@pytest.mark.parametrize("place", range(1, 5))
+@pytest.mark.parametrize("size", [2, 3])
+def test_overlapping_statements_that_differ_convict_although_each_is_sound(place: int, size: int) -> None:
+    """The statements of either side are sound by themselves; only together they show two receipts in one place."""
+    one = chain(*HONEST)
+    other = chain(*HONEST[:place], Timeout(), *HONEST[place + 1 :])
+    hidden = [one[at] if at < place else other[at] for at in range(len(one))]
+    halves = overlapping(one[: place + 2], size) + overlapping(hidden[place - 1 :], size)
+    assert complaints_of(overlapping(one[: place + 2], size)) == []
+    complaints = complaints_of(halves)
+    assert ChainFault.EQUIVOCATION in {complaint.kind for complaint in complaints}
+    assert all(fault_in(complaint, the_sets()) is None for complaint in complaints)
+
+
 def test_receipts_without_links_prove_nothing() -> None:
     found: list[Complaint] = []
     book = ComplaintBook(FULL_NODE, LIFE_MS, found.append)

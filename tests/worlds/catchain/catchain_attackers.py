@@ -31,6 +31,7 @@ from stagepost.catchain.queries import (
 from stagepost.ground.crypto import ed25519
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import ExternalMessage, Origin, header_of
+from stagepost.remp.queue.body_search import GIVEN_UP_AFTER_S
 from stagepost.remp.queue.records import (
     RECORDS_MAX,
     Digest,
@@ -61,6 +62,9 @@ RESTORE_AGAIN_AFTER_S = 0.5
 LOST_BLOCKS = 2
 COUNT_OFFSET = 152
 """Of the count of references in a frame whose block follows another one."""
+
+LATE_BODY_S = GIVEN_UP_AFTER_S + 1.5
+LATE_AT_ONCE = 4
 
 
 FOREDATED_MS = SKEW_MS + 3_000
@@ -466,6 +470,23 @@ class LawfulFlooder(Flooder):
         return [header_of(message(one), origin, seqno) for one in range(first, first + count)]
 
 
+class LateBodies(LawfulFlooder):
+    """Announces for ever, and brings each body only when nobody asks for it urgently any more."""
+
+    def lawful_records(self, number: int, count: int) -> list[Record]:
+        records = super().lawful_records(number, min(count, LATE_AT_ONCE))
+        first = 100_000 * (self.index + 1) + number
+        for one in map(message, range(first, first + len(records))):
+            self.world.after(LATE_BODY_S, partial(self.bring, one))
+        return records
+
+    def bring(self, late: ExternalMessage) -> None:
+        if self.is_up:
+            self.bodies[late.message_id] = late
+            for peer in self.others():
+                self.send_body(peer, late.message_id)
+
+
 def challenge_of(accused: int, number: int) -> LinkChallenge:
     return LinkChallenge(key_id(public_key_of(accused)), empty_chain(SESSION, message(number).message_id))
 
@@ -537,6 +558,10 @@ ATTACKERS: tuple[type[Attacker], ...] = (
     Overanswerer, FarAhead, OlderDisk, Backdater, Foredater, Flooder, LawfulFlooder, FalseTotals, TurnedBackDates, Undated,
     ChallengeFlooder, RepeatedChallenger, Unanswering,
 )  # fmt: skip
+
+
+LATER_ATTACKERS: tuple[type[Attacker], ...] = (LateBodies,)
+"""Attackers that no seed draws by lot: the seeds that once went wrong keep their meaning."""
 
 
 def is_honest(peer: Peer) -> bool:

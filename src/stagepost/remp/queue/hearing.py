@@ -194,11 +194,20 @@ class RecordIntake:
             # Blocks of the blamed are still delivered where honest ones rest on them, or where they came first.
             self._announce_for_the_blamed(entry)
         elif source != self._session.index and not self._is_announced_late(entry, header):
-            self._state.pending.drop_header(header.message_id)
+            self._drop_same(header)
         if entry.cached.body is None:
             asked = self.search.begin(header.message_id, source, now)
             if asked is not None:
                 self._state.add(AskForBody(asked, header.message_id))
+
+    def _drop_same(self, header: Header) -> None:
+        """Drop our announcement if another member's tells the same: also which full node is to hear of the message. One that
+        names nobody, or somebody else, would keep others from telling ours.
+        """
+        pending, named = self._state.pending, (header.source_key_id,)
+        ours = pending.header(header.message_id, header.source_key_id)
+        if ours is not None and (ours.hand_over == header.hand_over or self._state.names_its_source(header)):
+            pending.drop_headers(header.message_id, named)
 
     def _is_announced_late(self, entry: QueueEntry, header: Header) -> bool:
         """Return whether `header` dates a message so late that we, who had it from a full node, announce it too: a

@@ -94,6 +94,26 @@ class CachedMessage:
     def message_id(self) -> bytes:
         return self.header.message_id
 
+    @property
+    def sources(self) -> set[bytes]:
+        """Full nodes that announcements of ours may name."""
+        return {self.header.source_key_id, *self.origins}
+
+    @property
+    def named_header(self) -> Header:
+        """Return the header with a full node that has sent the message, if the one that it names is not known to have: a
+        member may have announced the message first, and named somebody else.
+        """
+        if self.header.source_key_id in self.origins or not self.origins:
+            return self.header
+        known = next(iter(self.origins.values()))
+        return msgspec.structs.replace(
+            self.header,
+            source_key_id=known.source_key_id,
+            source_index=known.source_index,
+            hand_over=known.hand_over,
+        )
+
     def add_origin(self, origin: Origin, *, is_direct: bool = False) -> bool:
         """Add a full node that is to hear what becomes of the message. Return False if it is known, or if other
         validators have named `ORIGINS_MAX`. `is_direct`: it has sent the message to this validator, and so needs no

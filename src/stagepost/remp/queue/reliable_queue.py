@@ -16,8 +16,8 @@ from stagepost.remp.message import ExternalMessage, Origin, header_of
 from stagepost.remp.queue.collation import Collation, Report
 from stagepost.remp.queue.effects import QueueEffect, SpeakSoon, Tell
 from stagepost.remp.queue.hearing import HELD_BACK, RecordIntake
-from stagepost.remp.queue.message_cache import CachedMessage, MessageCache, Standing
-from stagepost.remp.queue.message_states import COLLATABLE, Event, place_of
+from stagepost.remp.queue.message_cache import ORIGINS_MAX, CachedMessage, MessageCache, Standing
+from stagepost.remp.queue.message_states import COLLATABLE, OPEN, Event, place_of
 from stagepost.remp.queue.records import UNSIGNED, HandOver, LinkAnswer, LinkChallenge, Record
 from stagepost.remp.queue.state import OVERLOADED, QueueOptions, QueueSession, QueueState, Vouches
 from stagepost.remp.receipts.message_status import MessageStatus, New, Rejected
@@ -102,8 +102,8 @@ class ReliableQueue:
         hand_over: HandOver = UNSIGNED,
         masterchain_seqno: int | None = None,
     ) -> list[QueueEffect]:
-        """Take a message that a full node sent, with its checked `hand_over`. A message that other validators have announced is not
-        announced again. `masterchain_seqno` is the catchain under which it came, if not the present one: its life is counted
+        """Take a message that a full node sent, with its checked `hand_over`. A message that other validators have announced is
+        announced again only if they did not name this full node: all are to tell it. `masterchain_seqno` is the catchain under which it came, if not the present one: its life is counted
         from it.
         """
         seqno = self._state.masterchain_seqno if masterchain_seqno is None else masterchain_seqno
@@ -126,6 +126,9 @@ class ReliableQueue:
             state.put(cached.header)
         elif cached.add_origin(origin, is_direct=True):
             state.introduce(cached, source_key_id)
+            is_believed = hand_over != UNSIGNED and len(cached.origins) <= ORIGINS_MAX
+            if is_believed and place_of(cached.status) in OPEN:
+                state.put(header_of(message, origin, seqno))
         self._intake.body_is_here(cached, message)
         is_new_here = message.message_id not in state.entries
         if is_new_here:
@@ -313,7 +316,7 @@ class ReliableQueue:
                 self._state.apply(cached, Event.LIFE_OVER)
                 self._state.leave(cached.message_id)
             self._intake.search.end(cached.message_id)
-            self._state.pending.drop_header(cached.message_id)
+            self._state.pending.drop_headers(cached.message_id, cached.sources)
         return self._state.taken()
 
     # The switch to the next session

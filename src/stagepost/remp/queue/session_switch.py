@@ -65,7 +65,7 @@ def to_forward(
             if cached.body is None or not is_for_it:
                 left_behind += 1
             else:
-                headers.append(cached.header)
+                headers.append(cached.named_header)
                 bodies.append(cached.body)
     digests = _digests(rejected, accepted)
     return Handover((*headers, *digests), tuple(bodies), left_behind)

@@ -4,7 +4,7 @@ the next block, and effects that wait to be performed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -68,9 +68,15 @@ class PendingRecords:
         else:
             self._waiting.setdefault(_key(record), record)
 
-    def drop_header(self, message_id: bytes) -> None:
-        """Drop the announcement of a message that another member has announced meanwhile."""
-        self._waiting.pop(("header", message_id), None)
+    def header(self, message_id: bytes, source_key_id: bytes) -> Header | None:
+        """Return the announcement of a message that waits and names that full node."""
+        found = self._waiting.get(("header", message_id, source_key_id))
+        return found if isinstance(found, Header) else None
+
+    def drop_headers(self, message_id: bytes, sources: Iterable[bytes]) -> None:
+        """Drop the announcements of a message that name these full nodes."""
+        for source_key_id in sources:
+            self._waiting.pop(("header", message_id, source_key_id), None)
 
     def next_payload(
         self, number: int, date_ms: int, account: AuthorAccount, *, is_due: bool = False
@@ -118,7 +124,7 @@ class PendingRecords:
 
 def _key(record: Record) -> object:
     if isinstance(record, Header):
-        return "header", record.message_id
+        return "header", record.message_id, record.source_key_id
     return record.challenge if isinstance(record, LinkChallenge) else record
 
 
@@ -323,7 +329,7 @@ class QueueState:
             self.park(entry)
             return
         if not entry.announced_by:
-            self.pending.drop_header(entry.cached.message_id)
+            self.pending.drop_headers(entry.cached.message_id, entry.cached.sources)
         self.apply(entry.cached, Event.OVERLOAD, error=OVERLOADED)
 
     def park(self, entry: QueueEntry) -> None:

@@ -204,7 +204,7 @@ def test_what_somebody_else_has_announced_meanwhile_is_not_announced_again() -> 
     waiting = PendingRecords(RecordLimits(), Budget(0, Rates()))
     waiting.add(HEADER)
     waiting.add(RejectRecord(HEADER.message_id, ZERO, 7, "no"))
-    waiting.drop_header(HEADER.message_id)
+    waiting.drop_headers(HEADER.message_id, [HEADER.source_key_id])
     payload = waiting.next_payload(1, 5, NOTHING)
     assert payload is not None
     assert decode_payload(payload)[1:] == [RejectRecord(HEADER.message_id, ZERO, 7, "no")]

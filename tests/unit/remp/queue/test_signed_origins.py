@@ -10,8 +10,9 @@ from stagepost.ground.wire.tl import key_id
 from stagepost.remp.message import Origin, RempMessage, header_of, names_its_sender
 from stagepost.remp.queue.effects import Tell
 from stagepost.remp.queue.message_cache import ORIGINS_MAX, LifeWindow, MessageCache
-from stagepost.remp.queue.records import UNSIGNED, HandOver, Header, Totals, encode_payload
+from stagepost.remp.queue.records import UNSIGNED, HandOver, Header, Totals, decode_payload, encode_payload
 from stagepost.remp.queue.reliable_queue import ReliableQueue
+from stagepost.remp.queue.session_switch import Shard, to_forward
 from stagepost.remp.queue.state import OVERLOADED, QueueOptions, QueueSession, QueueState
 from stagepost.remp.receipts.message_status import Rejected
 from stagepost.remp.receipts.status import Level
@@ -168,3 +169,63 @@ def test_a_planted_defect_believes_every_name(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(QueueState, "names_its_source", lambda self, header: True)
     with pytest.raises(AssertionError):
         test_invented_full_nodes_do_not_keep_the_true_one_from_hearing()
+
+
+# Announcements by others
+
+
+def headers_in(queue: ReliableQueue) -> list[Header]:
+    payload = queue.next_payload(2.0)
+    return [] if payload is None else [one for one in decode_payload(payload) if isinstance(one, Header)]
+
+
+def offer(queue: ReliableQueue, full_node: bytes, header: Header) -> None:
+    queue.offer(message(1), full_node, 1.0, header.hand_over)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before it came here", "before our block"])
+@pytest.mark.parametrize(
+    "lie",
+    [signed(1, b"x" * 32), signed(1, TRUE, signer=FRIENDS[0]), signed(1, FRIENDS[0])],
+    ids=["invented", "the true one without its signature", "a friend"],
+)
+def test_who_announces_first_and_names_another_keeps_nobody_from_hearing_of_the_true_one(
+    lie: Header, is_first: bool
+) -> None:
+    queue = a_queue()
+    if is_first:
+        hear(queue, LIAR, lie)
+    offer(queue, TRUE, signed(1, TRUE))
+    if not is_first:
+        hear(queue, LIAR, lie)
+    (ours,) = headers_in(queue)
+    assert (ours.source_key_id, ours.hand_over) == (TRUE, signed(1, TRUE).hand_over)
+
+
+def test_an_announcement_that_names_the_true_one_is_not_repeated() -> None:
+    heard_first, sent_first = a_queue(), a_queue()
+    hear(heard_first, HONEST, signed(1, TRUE))
+    offer(heard_first, TRUE, signed(1, TRUE))
+    offer(sent_first, TRUE, signed(1, TRUE))
+    hear(sent_first, HONEST, signed(1, TRUE))
+    assert headers_in(heard_first) == headers_in(sent_first) == []
+
+
+def test_of_many_full_nodes_no_more_are_announced_than_others_take() -> None:
+    queue = a_queue()
+    for one in FULL_NODES:
+        offer(queue, one, signed(1, one))
+    announced = [one.source_key_id for one in headers_in(queue)]
+    assert announced == list(FULL_NODES)[:ORIGINS_MAX]
+
+
+def test_a_switch_hands_on_a_name_that_is_true() -> None:
+    queue = a_queue()
+    hear(queue, LIAR, signed(1, b"x" * 32))
+    offer(queue, TRUE, signed(1, TRUE))
+    cached = queue.cache.get(message(1).message_id)
+    assert cached is not None
+    (handed_on,) = to_forward(queue, SEQNO + 1, Shard(0, 1 << 63), lambda message_id: False).records
+    assert isinstance(handed_on, Header)
+    assert (handed_on.source_key_id, handed_on.hand_over) == (TRUE, signed(1, TRUE).hand_over)
+    assert handed_on.timestamp_ms == cached.header.timestamp_ms
