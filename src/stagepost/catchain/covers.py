@@ -1,4 +1,4 @@
-"""What a block of a graph rests on: the greatest height of each branch among the block and all its ancestors."""
+"""Rows that tell on which blocks a block rests: the greatest height of each branch among the block and all its ancestors."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ ASKED_MAX = 256
 
 
 class ChallengeEnd(StrEnum):
-    """What became of a challenge. Only `OTHER` and `CONVICTED` accuse anybody."""
+    """Ends of a challenge. Only `OTHER` and `CONVICTED` accuse anybody."""
 
     SAME = "same"  # the accused has signed nothing beyond what this node has
     FURTHER = "further"  # it has signed receipts that did not come here

@@ -48,7 +48,7 @@ class WhyNotAsked(StrEnum):
 
 
 class ChallengedSession:
-    """What full nodes have asked for in one session. `make` puts a challenge into a block of ours."""
+    """Questions of full nodes in one session. `make` puts a challenge into a block of ours."""
 
     def __init__(self, plan: SessionPlan, graph: Graph, make: Callable[[int, StatementLink], None]) -> None:
         self.plan = plan

@@ -279,7 +279,7 @@ class AskedChallenge(msgspec.Struct, frozen=True):
 
 
 class ChallengeOutcome(msgspec.Struct, frozen=True):
-    """What became of a challenge that a full node has asked for. `block` is the block of the accused that holds its answer,
+    """Outcome of a challenge that a full node has asked for. `block` is the block of the accused that holds its answer,
     as it travels among the members, so its signature vouches for the answer; empty if the validator that tells this has
     blamed the accused.
     """
