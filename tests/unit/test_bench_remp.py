@@ -12,23 +12,25 @@ import stagepost
 from bench.cpu_groups import GROUPS, CpuGroups, group_of
 from bench.remp_cost import Cost, cost_of, ratios
 from bench.remp_end_to_end import (
+    AS_PROCESSES,
     ENOUGH,
     ENOUGH_HAVE,
     FINAL,
-    FINAL_P99_MS_MAX,
     FIRST,
-    FIRST_P99_MS_MAX,
     IDLE_S,
+    IN_ONE_PROCESS,
     STAGES,
+    TARGETS,
     UNIT_CHECKS_DURING,
     Stopwatch,
+    Target,
     Unit,
     UnitProbe,
     read_cost,
     read_times,
     read_unit,
-    targets_missed,
 )
+from bench.whole_path import Reading
 from rigs.remp_world import FULL_NODE, MESSAGE, said
 from stagepost.ground.crypto import ed25519
 
@@ -64,13 +66,28 @@ def took(first_ms: float, final_ms: float) -> dict[str, dict[bytes, float]]:
 
 
 def test_a_target_that_is_missed_is_named() -> None:
-    assert targets_missed("here", took(FIRST_P99_MS_MAX, FINAL_P99_MS_MAX)) == []
-    (missed,) = targets_missed("here", took(FIRST_P99_MS_MAX + 1, FINAL_P99_MS_MAX))
-    assert missed == (
-        "missed: here a message took 201 ms to PutIntoQueue of the first at the 99th percentile, the target is 200 ms"
+    most, least = Target("final, p99", 500), Target("most before the queue grows", 200, is_least=True)
+    assert most.missed_by([Reading("final, p99", 500.0, "ms")]) is None
+    assert most.missed_by([Reading("final, p99", 501.0, "ms")]) == (
+        "missed: final, p99: 501 ms, the target is at most 500"
     )
-    assert len(targets_missed("here", took(FIRST_P99_MS_MAX, FINAL_P99_MS_MAX + 1))) == 1
-    assert len(read_times("here", took(1.0, 2.0))) == 3 * len(STAGES)
+    assert least.missed_by([Reading("most before the queue grows", 200.0, "/s")]) is None
+    assert least.missed_by([Reading("most before the queue grows", 150.0, "/s")]) == (
+        "missed: most before the queue grows: 150 /s, the target is at least 200"
+    )
+    assert most.missed_by([]) == "missed: final, p99: not measured"
+
+
+def test_every_target_is_of_a_reading_that_is_taken() -> None:
+    cost = read_cost(f"{IN_ONE_PROCESS} at 100/s", 0.3, Cost(0.008, 0.006, 8.0), 1e-4)
+    times = [
+        one
+        for where in (IN_ONE_PROCESS, AS_PROCESSES)
+        for one in read_times(f"{where} at 100/s", took(1.0, 2.0))
+    ]
+    assert len(times) == 2 * 3 * len(STAGES)
+    taken = {one.name for one in (*cost, *times)} | {f"{IN_ONE_PROCESS}: most before the queue grows"}
+    assert {one.name for one in TARGETS} <= taken
 
 
 def test_net_cost_is_gross_cost_without_the_idle_network_of_the_same_time() -> None:
