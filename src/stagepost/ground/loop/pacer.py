@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 from stagepost.ground.loop.load import LoopLoad
 from stagepost.ground.loop.virtual_time import VirtualTimeLoop
 
-CALM_SHARE, BUSY_SHARE = 0.5, 0.8
+CALM_SHARE, BUSY_SHARE = 0.8, 1.0
 """Shares of the loop's time. Up to the first one the pressure is 0, from the second one on it is 1."""
 
 
