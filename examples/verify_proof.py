@@ -83,8 +83,7 @@ class Cursor:
     """Reader of one TL object; it refuses every byte that a writer would have written otherwise."""
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
+        self.data, self.at = data, 0
 
     def raw(self, count: int) -> bytes:
         need(self.at + count <= len(self.data), f"the bytes end at offset {len(self.data)}")
@@ -154,8 +153,7 @@ def absent(cursor: Cursor, key: bytes) -> bytes:
     path = read_path(cursor)
     if not cursor.count(1):
         return climb(EMPTY, key, path)
-    other, value = cursor.hash(), cursor.hash()
-    drop = 256 - len(path)
+    other, value, drop = cursor.hash(), cursor.hash(), 256 - len(path)
     is_on_path = int.from_bytes(other, "big") >> drop == int.from_bytes(key, "big") >> drop
     need(other != key and is_on_path, "the leaf beside an absent key does not share its path, or is the key")
     return climb(leaf(other, value), key, path)
@@ -247,7 +245,7 @@ def read_checkpoint(content: bytes) -> Trusted:
     found = json.loads(content)
     network, root_hash = bytes.fromhex(found["network"]), bytes.fromhex(found["root_hash"])
     seqno, time_ms, rules = found["seqno"], found["time_ms"], bytes.fromhex(found["configuration"])
-    need({type(seqno), type(time_ms)} == {int} and 0 <= seqno < 1 << 32, "a checkpoint's numbers are invalid")
+    need({type(seqno), type(time_ms)} == {int} and not (seqno >> 32 or time_ms >> 63), "invalid numbers")
     head = f'{{"stagepost_checkpoint":1,"network":"{network.hex()}","seqno":{seqno},"root_hash":"{root_hash.hex()}"'
     spelled = f'{head},"time_ms":{time_ms},"configuration":"{rules.hex()}"}}'
     need(content == spelled.encode() and len(root_hash) == 32, "a checkpoint is spelled otherwise than one")
@@ -477,9 +475,11 @@ def main() -> int:
     parser.add_argument("--checkpoint", type=Path, help="a key block that was checked before")
     given = parser.parse_args()
     try:
-        genesis, trust_period = read_genesis(given.genesis.read_bytes())
-        checkpoint = None if given.checkpoint is None else read_checkpoint(given.checkpoint.read_bytes())
-        content = given.proof.open("rb").read(BYTES_MAX + 1)
+        with given.proof.open("rb") as proof, given.genesis.open("rb") as first:
+            content, head = proof.read(BYTES_MAX + 1), first.read(4 * BYTES_MAX)
+        with (given.checkpoint or given.genesis).open("rb") as newest:
+            checkpoint = read_checkpoint(newest.read(BYTES_MAX)) if given.checkpoint else None
+        genesis, trust_period = read_genesis(head)
     except (OSError, Refused, ValueError, KeyError, TypeError, RecursionError) as error:
         print(f"a file cannot be used: {error}", file=sys.stderr)
         return 2

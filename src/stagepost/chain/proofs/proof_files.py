@@ -20,6 +20,9 @@ CHECKPOINT_BYTES_MAX = 2 * 1024 * 1024
 SEQNO_MAX = (1 << 32) - 1
 """Number of a block, at most."""
 
+TIME_MS_MAX = (1 << 63) - 1
+"""Milliseconds of a block's time, at most: as many as a block has room for."""
+
 
 def write_file(proof: MessageProof, message_id: bytes) -> bytes:
     """Return the content of a proof file: one JSON object without blanks."""
@@ -94,10 +97,10 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         raise DecodeError("the file is not a valid checkpoint: it is not the JSON object of one") from error
     if content != write_checkpoint(checkpoint) or len(checkpoint.root_hash) != INT256_BYTES:
         raise DecodeError("the file is not a valid checkpoint: its JSON is spelled otherwise")
-    if not 0 <= checkpoint.seqno <= SEQNO_MAX:
-        raise DecodeError(
-            f"the file is not a valid checkpoint: it has block number {checkpoint.seqno}; 0 to {SEQNO_MAX} are accepted",
-            limit=SEQNO_MAX,
-            found=checkpoint.seqno,
-        )
+    numbers = ("block number", checkpoint.seqno, SEQNO_MAX), ("time", checkpoint.time_ms, TIME_MS_MAX)
+    for what, number, most in numbers:
+        if not 0 <= number <= most:
+            raise DecodeError(
+                f"the file is not a valid checkpoint: it has a {what} outside of 0 to {most}", limit=most
+            )
     return checkpoint

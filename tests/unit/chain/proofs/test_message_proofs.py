@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from stagepost.chain.master_state import PlanKind
 from stagepost.chain.message_values import NEVER, ReadMessage
 from stagepost.chain.proofs.proof_files import (
     FILE_BYTES_MAX,
+    TIME_MS_MAX,
     Checkpoint,
     read_checkpoint,
     read_file,
@@ -473,6 +475,42 @@ def test_a_checkpoint_without_a_number_of_a_block_is_refused(seqno: str) -> None
         read_checkpoint(spoiled)
     with pytest.raises(second.Refused, match="numbers"):
         second.read_checkpoint(spoiled)
+
+
+@pytest.mark.parametrize("time_ms", ["-1", "9223372036854775808", "9" * 4_000, "1e3", "true"])
+def test_a_checkpoint_without_a_time_of_a_block_is_refused(time_ms: str) -> None:
+    _, _, newest = a_chain_with_a_key_block()
+    spoiled = write_checkpoint(newest).replace(
+        b'"time_ms":%d' % newest.time_ms, b'"time_ms":' + time_ms.encode()
+    )
+
+    with pytest.raises(DecodeError, match="not a valid checkpoint"):
+        read_checkpoint(spoiled)
+    with pytest.raises(second.Refused):
+        second.read_checkpoint(spoiled)
+    latest = msgspec.structs.replace(newest, time_ms=TIME_MS_MAX)
+    assert read_checkpoint(write_checkpoint(latest)) == latest
+    assert second.read_checkpoint(write_checkpoint(latest)).time_ms == TIME_MS_MAX
+
+
+@pytest.mark.parametrize("option", ["proof", "genesis", "checkpoint"])
+def test_a_file_that_fills_all_memory_is_not_read_whole(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain, message, newest = a_chain_with_a_key_block()
+    files = {
+        "proof": chain.file(message),
+        "genesis": chain.genesis.encode(),
+        "checkpoint": write_checkpoint(newest),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    os.truncate(tmp_path / option, 1 << 40)
+    options = [f"--{name}={tmp_path / name}" for name in ("genesis", "checkpoint")]
+    monkeypatch.setattr("sys.argv", ["verify_proof.py", str(tmp_path / "proof"), *options])
+
+    assert second.main() == (1 if option == "proof" else 2)
+    assert "the file has more than" in capsys.readouterr().err or option != "proof"
 
 
 @pytest.mark.parametrize("option", ["genesis", "checkpoint"])
