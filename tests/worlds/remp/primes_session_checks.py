@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from stagepost.remp.receipts.status import Status
 from stagepost.validator.session_runner import SessionRunner
-from tests.worlds.remp.primes_world import PrimesWorld, Sum
+from tests.worlds.remp.primes_world import FullHouse, PrimesWorld, Sum
 
 LIFE_IN_CATCHAINS = 2
 NEVER = -LIFE_IN_CATCHAINS
@@ -17,7 +17,7 @@ FAR = 1 << 32
 
 def lost_messages(world: PrimesWorld, sums: Iterable[Sum], final: Collection[bytes]) -> list[str]:
     """Return the messages that were closed while they lived, although too few validators refuse them for that. A message that
-    a further full node sends while it lives does not live longer.
+    a further full node sends while it lives does not live longer, and a validator counts a life by its own chain.
     """
     bodies = {(one.account, one.up_to) for one in sums if one.message_id in final}
     found: list[str] = []
@@ -26,17 +26,24 @@ def lost_messages(world: PrimesWorld, sums: Iterable[Sum], final: Collection[byt
             continue
         if one.expires_soon:
             continue  # its end is proved, which is more
-        first = min(house.taken_at.get(one.message_id, FAR) for house in world.full_nodes)
+        began = {house.number: _began_at(house, one.message_id) for house in world.full_nodes}
+        first = min(began.values())
         for house in world.full_nodes:
             taken, closed = house.taken_at.get(one.message_id), house.closed_at.get(one.message_id)
-            if taken is not None and taken < first + LIFE_IN_CATCHAINS:
-                taken = first
+            since = began[house.number]
+            if taken is not None:
+                taken = first if since < first + LIFE_IN_CATCHAINS else since
             if taken is not None and closed is not None and closed < taken + LIFE_IN_CATCHAINS:
                 found.append(
                     f"message {one.message_id.hex()[:8]}, taken under catchain {taken}, is not in the chain and was "
                     f"closed under {closed}: {house.kinds[one.message_id]}"
                 )
     return found
+
+
+def _began_at(house: FullHouse, message_id: bytes) -> int:
+    """Return under which catchain the life began that a message has through this full node."""
+    return min(house.taken_at.get(message_id, FAR), house.received_under.get(message_id, FAR))
 
 
 def revived_messages(world: PrimesWorld, made_under: Mapping[bytes, int]) -> list[str]:

@@ -253,6 +253,8 @@ class FullHouse:
         """Catchain of the masterchain under which a message was submitted."""
         self.brought_at: dict[bytes, int] = {}
         """Catchain under which a message came to a validator last."""
+        self.received_under: dict[bytes, int] = {}
+        """Lowest catchain of a validator, by its own chain, when it was sent a message; it may have come back behind the others."""
         self.closed_at: dict[bytes, int] = {}
         """Latest catchain that any validator had reached when the last closing receipt came."""
         self.final_at: dict[bytes, int] = {}
@@ -341,7 +343,12 @@ class FullHouse:
         def arrive() -> None:
             if house.validator is not None:
                 if not is_asked_challenge(message):
-                    self.brought_at[RempMessage.decode(message).message_id] = self.world.catchain_seqno
+                    message_id, own = (
+                        RempMessage.decode(message).message_id,
+                        house.validator.queues.cache.window.current,
+                    )
+                self.brought_at[message_id] = self.world.catchain_seqno
+                self.received_under[message_id] = min(own, self.received_under.get(message_id, own))
                 try:
                     house.validator.queues.message_came(self.key_id, message)
                 except DecodeError as error:
