@@ -176,7 +176,8 @@ def _id(text: str) -> bytes:
         found = bytes.fromhex(text) if len(text) == ID_DIGITS else b""
     except ValueError:
         found = b""
-    if not found:
+    # Python reads blanks between the digits as nothing.
+    if 2 * len(found) != ID_DIGITS:
         raise NotAMessageId(text, digits=f"its {ID_DIGITS} hexadecimal digits")
     return found
 

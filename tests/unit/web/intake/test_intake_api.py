@@ -154,6 +154,9 @@ def test_a_full_node_with_too_much_to_do_asks_to_come_again(tmp_path: Path) -> N
         ("GET", f"{MESSAGES}/{'zz' * 32}", 422),
         ("GET", f"{MESSAGES}/{'ab' * 32}", 404),
         ("GET", f"{MESSAGES}/%00%ff..", 422),
+        ("GET", f"{MESSAGES}/{'00' * 31}%20%20", 422),
+        ("GET", f"{MESSAGES}/{'00' * 31}%20%20/proof", 422),
+        ("GET", f"{MESSAGES}/{'00' * 33}/proof", 422),
     ],
 )
 def test_other_requests_are_refused_with_our_code(
