@@ -36,7 +36,9 @@ from stagepost.dmq.conform.playbook import PULLERS, SUPPLIERS, CaseStage, Tongue
 from stagepost.dmq.conform.runner import Abilities, Cast, shake_hands
 
 ANSWERED_WITHIN_S = 3.0
-"""Seconds for which a node is given to answer a question of the probe."""
+"""Seconds that a node has at least for its answer to a question of the probe."""
+QUESTION_SHARE = 0.25
+"""Part of a case's patience that a question of the probe gets, if that is longer."""
 SEED_LANES = {
     SUBMISSION: SEED_SUBMISSION,
     KEEP_ALIVE: SEED_KEEP_ALIVE,
@@ -70,7 +72,7 @@ class Probe:
 
 async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[[], str | None]) -> Probe:
     """Raise `OSError` where nobody listens, `NothingToTry` where an honest handshake is refused or not answered."""
-    quick = replace(target, patience_s=ANSWERED_WITHIN_S)
+    quick = replace(target, patience_s=quick_patience_s(target))
     notes: list[str] = []
     lanes: dict[int, int] = dict(LANES_OF.get(profile, {}))
     tongues: frozenset[str] = TONGUES_OF.get(profile, frozenset())
@@ -114,6 +116,11 @@ async def probe(target: NodeTarget, cast: Cast, profile: str, sources: Callable[
     notes.append(f"protocol numbers: {numbers}")
     abilities = Abilities(tongues, has_local_seed, takes, tells, judges, layout)
     return Probe(replace(target, lanes=lanes), abilities, notes)
+
+
+def quick_patience_s(target: NodeTarget) -> float:
+    """Return the seconds for a question that many nodes leave open: more for a node to which people give more time."""
+    return max(ANSWERED_WITHIN_S, target.patience_s * QUESTION_SHARE)
 
 
 async def _versions(target: NodeTarget, is_local: bool, sources: Callable[[], str | None]) -> str:
@@ -227,7 +234,7 @@ async def _submitted(target: NodeTarget, pool: Forger, layout: int, **given: Any
 
 
 async def _is_told(target: NodeTarget, pool: Forger, layout: int) -> bool:
-    honest = HonestProgram(target, pool, 2 * ANSWERED_WITHIN_S, layout)
+    honest = HonestProgram(target, pool, 4 * target.patience_s, layout)
     try:
         await honest.check()
     except _OBSTACLES:

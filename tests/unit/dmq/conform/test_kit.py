@@ -20,7 +20,7 @@ from stagepost.dmq.conform.attacker import (
 from stagepost.dmq.conform.cases import CASES
 from stagepost.dmq.conform.kit import KitOptions, chosen_cases, load_cast, new_pools
 from stagepost.dmq.conform.playbook import ALL_TONGUES
-from stagepost.dmq.conform.probing import Probe
+from stagepost.dmq.conform.probing import ANSWERED_WITHIN_S, Probe, quick_patience_s
 from stagepost.dmq.conform.report import ALL_HOLD, COULD_NOT_LOOK, DEVIATIONS, ConformReport
 from stagepost.dmq.conform.rules import MEMORY, RULES, SERVED
 from stagepost.dmq.conform.runner import Abilities, CaseResult, CaseState
@@ -112,6 +112,14 @@ def test_cases_that_do_not_apply_are_left_out_with_the_reason(
 
 def test_everything_is_chosen_where_everything_can_be_looked_at() -> None:
     assert chosen_cases(CASES, Probe(BOTH, ABLE), KitOptions(floods=True)) == (list(CASES), Counter())
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "quick_s"), [(0.3, ANSWERED_WITHIN_S), (12.0, 3.0), (12.4, 3.1), (40.0, 10.0)]
+)
+def test_a_slow_node_gets_more_time_for_the_first_questions(patience_s: float, quick_s: float) -> None:
+    target = NodeTarget(1, None, 42, patience_s=patience_s)
+    assert quick_patience_s(target) == pytest.approx(quick_s)
 
 
 def test_numbers_are_translated_with_their_direction() -> None:
