@@ -14,12 +14,14 @@ from stagepost.dmq.conform.attacker import (
     OTHER_SIDE,
     Attacker,
     NodeTarget,
+    NothingSeen,
     require,
 )
 from stagepost.dmq.conform.cbor_bytes import FALSE, TRUE, array, uint
 from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 
 SERVED_WITHIN_S = 60.0
+WANTS_A_GAP = "the node wants a gap between the messages of one pool: start it without one"
 PACES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before each time that a message is said again to a node that wants a gap between the messages of one pool."""
 _WAIT_FOR_NEWS, _ASK = array(uint(0), TRUE), array(uint(0), FALSE)
@@ -87,14 +89,18 @@ async def submitted(program: Attacker, sent: ForgedMessage, lane: int = LOCAL_SU
 
 
 async def judged(program: Attacker, lane: int) -> Any:
-    """Return the answer to the submission that was said last; it is said again while it came too soon."""
+    """Return the answer to the submission that was said last; it is said again while it came too soon. Raise `NothingSeen`
+    where the node wants a longer gap than that."""
     for pace_s in PACES_S:
         answer = await program.hear(lane | OTHER_SIDE)
         if not is_too_soon(answer):
             return answer
         await asyncio.sleep(pace_s)
         await program.say(lane, program.last_said)
-    return await program.hear(lane | OTHER_SIDE)
+    answer = await program.hear(lane | OTHER_SIDE)
+    if is_too_soon(answer):
+        raise NothingSeen(WANTS_A_GAP)
+    return answer
 
 
 def is_too_soon(answer: Any) -> bool:

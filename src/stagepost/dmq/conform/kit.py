@@ -36,7 +36,9 @@ AT_ONCE = 8
 GRACE_S = 3.0
 """Seconds on top of every time limit, for a busy machine or a long way."""
 LOOPBACK_SOURCES = 254
-"""Addresses of each last byte of 127.77.x.y that connections come from in turns."""
+"""Addresses of each last byte of 127.64.x.y to 127.191.x.y that connections come from in turns."""
+LOOPBACK_NETS = 128 * 256
+"""Networks of that many addresses each."""
 
 
 def new_pools(folder: Path) -> Path:
@@ -178,16 +180,17 @@ async def _sources_for(target: NodeTarget) -> Callable[[], str | None]:
         ):
             try:
                 _, writer = await asyncio.open_connection(
-                    target.host, target.port, local_addr=("127.77.0.1", 0)
+                    target.host, target.port, local_addr=("127.64.0.1", 0)
                 )
                 writer.close()
             except OSError:
                 return lambda: None
-            numbers = count()
+            # Another beginning for each run: the node may keep out the addresses of the last one.
+            numbers = count(secrets.randbelow(LOOPBACK_NETS * LOOPBACK_SOURCES))
 
             def next_source() -> str:
-                number = next(numbers)
-                return f"127.77.{number // LOOPBACK_SOURCES % 256}.{1 + number % LOOPBACK_SOURCES}"
+                net, number = divmod(next(numbers), LOOPBACK_SOURCES)
+                return f"127.{64 + net // 256 % 128}.{net % 256}.{1 + number}"
 
             return next_source
     return lambda: None

@@ -91,6 +91,7 @@ class Needs(Enum):
     """Act that a node must have been seen to do before a case can say anything about it."""
 
     NOTHING = auto()
+    NO_GAP = auto()
     TAKEN = auto()
     TOLD = auto()
     JUDGED = auto()

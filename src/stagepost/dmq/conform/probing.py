@@ -22,6 +22,7 @@ from stagepost.dmq.conform.attacker import (
     Attacker,
     NodeClosed,
     NodeTarget,
+    NothingSeen,
     NothingToTry,
     UnexpectedAnswer,
     local_data,
@@ -57,7 +58,7 @@ LANES_OF = {"dmq-node": {}, "gouroboros": {KEEP_ALIVE: SEED_KEEP_ALIVE, PEER_SHA
 OTHER_PROTOCOLS = {b"HTTP/": "an HTTP server", b"\x15\x03": "a TLS server", b"SSH-": "an SSH server"}
 """First bytes by which servers of other protocols are known."""
 BYTES_SHOWN = 24
-_OBSTACLES = (NodeClosed, UnexpectedAnswer, OSError, ValueError, LookupError, TypeError)
+_OBSTACLES = (NodeClosed, NothingSeen, UnexpectedAnswer, OSError, ValueError, LookupError, TypeError)
 _ASK = array(uint(0), FALSE)
 
 
@@ -137,7 +138,8 @@ async def _versions(target: NodeTarget, is_local: bool, sources: Callable[[], st
     except _OBSTACLES as obstacle:
         raise NothingToTry(
             f"{place} does not answer an honest handshake of {who}: {_heard_instead(attacker, obstacle)}",
-            f"check that a DMQ node listens there, that it takes {who} from here, and --network-magic",
+            f"check that a DMQ node listens there, that it takes {who} from here, and --network-magic;"
+            " a node may keep an address out for a while after a run of the kit",
         ) from None
     finally:
         await attacker.leave()

@@ -374,6 +374,7 @@ def _rows() -> Iterator[Case]:
             tongue,
             _is_supplied(tongue),
             MustGoOn(),
+            needs=Needs.NO_GAP,
         )
     for tongue in (V1, V1_CIP):
         yield Case(
@@ -383,6 +384,7 @@ def _rows() -> Iterator[Case]:
             _keeps_asking(tongue),
             MustServe(),
             QUIET_S,
+            needs=Needs.NO_GAP,
         )
     for tongue in PULLERS:
         rule = "submission.announce"

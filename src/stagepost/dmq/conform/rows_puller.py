@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
-from stagepost.dmq.conform.attacker import KEEP_ALIVE, OTHER_SIDE, require
+from stagepost.dmq.conform.attacker import KEEP_ALIVE, OTHER_SIDE, NothingSeen, require
 from stagepost.dmq.conform.cbor_bytes import array, uint
 from stagepost.dmq.conform.forged_messages import some_id
 from stagepost.dmq.conform.playbook import (
@@ -31,6 +32,10 @@ _REQUEST = MustClose("PROTOCOL_REQUEST", SUBMISSION_PLACE)
 _WINDOW = MustClose("PROTOCOL_WINDOW", SUBMISSION_PLACE)
 _INVALID = MustClose("CBOR_INVALID", SUBMISSION_PLACE)
 _WINDOW_MAX = 132
+HELD_WITHIN_S = 3.0
+"""Seconds after which a node that was asked for ids seems to hold no message, at least."""
+LOOKS_FOR_MORE, LOOK_EVERY_S = 10, 0.2
+"""Questions for a second id, and seconds between two of them."""
 
 
 def _pulled(
@@ -41,14 +46,23 @@ def _pulled(
             yield Case(f"puller {tongue.name}: {name}", rule, tongue, tongue.says(say(tongue)), must)
 
 
+async def _announced(stage: CaseStage, tongue: Tongue) -> list[bytes]:
+    """Hear the ids that a node announces. Raise `NothingSeen` if none come, for the node may hold no message."""
+    within_s = max(HELD_WITHIN_S, stage.attacker.target.patience_s / 4)
+    try:
+        heard = await stage.attacker.hear(tongue.hears_on, within_s)
+    except TimeoutError:
+        raise NothingSeen("the node holds no message that it could announce") from None
+    require(heard[0] == tongue.tags["ids"], f"the node said {heard!r}, expected ids")
+    return [identifier for identifier, _ in heard[1]]
+
+
 def _after_ids(tongue: Tongue, say: Callable[[list[bytes]], bytes]) -> Act:
     """Ask for up to three ids, hear them, then say something that depends on them."""
 
     async def act(stage: CaseStage) -> None:
         await tongue.says(tongue.ask_ids(True, 0, 3))(stage)
-        heard = await stage.attacker.hear(tongue.hears_on)
-        require(heard[0] == tongue.tags["ids"], f"the node said {heard!r}, expected ids")
-        await stage.attacker.say(tongue.says_on, say([identifier for identifier, _ in heard[1]]))
+        await stage.attacker.say(tongue.says_on, say(await _announced(stage, tongue)))
 
     return act
 
@@ -56,10 +70,15 @@ def _after_ids(tongue: Tongue, say: Callable[[list[bytes]], bytes]) -> Act:
 def _asks_for_acknowledged(t: Tongue) -> Act:
     async def act(stage: CaseStage) -> None:
         await t.says(t.ask_ids(True, 0, 2))(stage)
-        ids = [identifier for identifier, _ in (await stage.attacker.hear(t.hears_on))[1]]
-        while len(ids) < 2:  # only one was held so far
+        ids = await _announced(stage, t)
+        for _ in range(LOOKS_FOR_MORE):
+            if len(ids) >= 2:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)  # only one was held so far
             await stage.attacker.say(t.says_on, t.ask_ids(False, 0, 2))
-            ids += [identifier for identifier, _ in (await stage.attacker.hear(t.hears_on))[1]]
+            ids += await _announced(stage, t)
+        if len(ids) < 2:
+            raise NothingSeen("the node holds no second message that it could announce")
         await stage.attacker.say(t.says_on, t.ask_ids(False, 1, 1))
         await stage.attacker.hear(t.hears_on)
         await stage.attacker.say(t.says_on, t.ask(ids[0]))

@@ -203,17 +203,17 @@ class CaseRunner:
             for one in (self._held, renewed):
                 answer = await submit(self._target, one)
                 require(answer == [1], f"it answered {answer!r}")
+        except NothingSeen as reason:
+            self._unfit = str(reason)
         except (NodeClosed, UnexpectedAnswer, OSError) as obstacle:
-            self._unfit = (
-                f"the node accepted a message of the kit's pools and then no other one ({obstacle}): "
-                "start it without a gap between the messages of one pool"
-            )
+            self._unfit = f"the node accepted a message of the kit's pools and then no other one ({obstacle})"
 
     async def play(self, case: Case) -> CaseResult:
         result = CaseResult(case)
         result.not_looked = self._gone or self._obstacle(case)
         if result.not_looked:
             return result
+        attacker: Attacker | None = None
         began = time.monotonic()
         self._running.add(case.name)
         try:
@@ -232,11 +232,12 @@ class CaseRunner:
             self._running.discard(case.name)
             result.seconds = time.monotonic() - began
         result.answer = None  # the node chooses how long it is
-        self._count_in_vain(result)
+        self._count_in_vain(bool(result.unserved) or attacker is None)
         return result
 
-    def _count_in_vain(self, result: CaseResult) -> None:
-        self._in_vain = self._in_vain + 1 if result.unserved or result.not_looked else 0
+    def _count_in_vain(self, is_in_vain: bool) -> None:
+        """Stop where the node lets nobody in, or serves nobody. A node that has nothing to show serves all the same."""
+        self._in_vain = self._in_vain + 1 if is_in_vain else 0
         if self._in_vain >= IN_A_ROW_MAX:
             self._gone = self._gone or f"the node served nobody in {IN_A_ROW_MAX} cases, one after the other"
 
@@ -245,6 +246,8 @@ class CaseRunner:
         found = self._abilities
         if case.needs is Needs.NOTHING:
             return ""
+        if case.needs is Needs.NO_GAP:
+            return self._unfit
         if self._unfit:
             return self._unfit
         if found.takes is None:
@@ -381,6 +384,8 @@ class CaseRunner:
                 await self.honest.check()
             else:
                 await is_asked(self._target)
+        except NothingSeen:
+            pass  # the node answers, and wants a gap between messages
         except Exception as fault:
             result.unserved = shortened(f"honest programs or peers were not served afterwards: {fault!r}")
 

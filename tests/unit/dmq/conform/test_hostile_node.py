@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 
-from stagepost.dmq.conform import attacker, honest_program, runner
+from stagepost.dmq.conform import attacker, honest_program, rows_puller, runner
 from stagepost.dmq.conform.attacker import (
     UNREAD_BYTES_MAX,
     Attacker,
     NodeTarget,
+    NothingSeen,
     NothingToTry,
     UnexpectedAnswer,
 )
@@ -24,7 +25,7 @@ from stagepost.dmq.conform.cbor_bytes import DEPTH_MAX, AlienBytes, Unfinished, 
 from stagepost.dmq.conform.forged_messages import Forger, message
 from stagepost.dmq.conform.honest_program import submit
 from stagepost.dmq.conform.kit import KitOptions, try_node
-from stagepost.dmq.conform.playbook import Case, Start
+from stagepost.dmq.conform.playbook import Case, Needs, Start
 from stagepost.dmq.conform.report import ConformReport
 from stagepost.dmq.conform.runner import SLOW_AT_ONCE, Abilities, CaseResult, CaseRunner, CaseState, Cast
 
@@ -79,6 +80,7 @@ async def word(reader: asyncio.StreamReader) -> int:
 def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagepost.dmq.conform.probing.ANSWERED_WITHIN_S", 0.3)
     monkeypatch.setattr(runner, "ENTERED_WITHIN_S", 0.1)
+    monkeypatch.setattr(rows_puller, "HELD_WITHIN_S", 0.3)
 
 
 SHAPES = (
@@ -250,9 +252,7 @@ def test_where_no_honest_handshake_succeeds_no_rule_is_called_broken(
 TOO_SOON = b"\x82\x02\x82\x03\x76MSG_TOO_FREQUENT: wait"
 
 
-@pytest.mark.parametrize(
-    ("refusals", "answer"), [(0, [1]), (2, [1]), (99, [2, [3, "MSG_TOO_FREQUENT: wait"]])]
-)
+@pytest.mark.parametrize(("refusals", "answer"), [(0, [1]), (2, [1]), (3, [1]), (4, None)])
 def test_a_message_that_came_too_soon_is_said_again_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, answer: object
 ) -> None:
@@ -278,7 +278,8 @@ def test_a_message_that_came_too_soon_is_said_again_for_a_while(
         finally:
             server.close()
 
-    assert asyncio.run(scene()) == answer
+    with nullcontext() if answer else pytest.raises(NothingSeen, match="wants a gap"):
+        assert asyncio.run(scene()) == answer
     assert heard == min(refusals, 3) + 1
 
 
@@ -303,6 +304,54 @@ def test_from_one_address_few_connections_wait_at_once(from_one_address: bool) -
     )
     assert len(asyncio.run(counted.run(cases))) == len(cases) > SLOW_AT_ONCE
     assert most == (SLOW_AT_ONCE if from_one_address else len(cases))
+
+
+def test_a_node_that_wants_a_gap_is_not_tried_with_cases_that_need_none() -> None:
+    """Cases that supply several messages of one pool cannot be judged there."""
+    supplied = [case for case in CASES if case.needs is Needs.NO_GAP]
+    assert {case.rule for case in supplied} == {"submission.pull", "submission.pull-again"}
+
+    class Gapped(CaseRunner):
+        async def _prepare(self) -> None:
+            self._unfit = honest_program.WANTS_A_GAP
+
+    abilities = Abilities(frozenset(), False, None, None, None)
+    gapped = Gapped(NodeTarget(1, None, MAGIC), Cast(), abilities, grace_s=0.1)
+    results = asyncio.run(gapped.run(supplied))
+    assert {one.not_looked for one in results.values()} == {honest_program.WANTS_A_GAP}
+
+
+def test_a_node_without_messages_is_not_said_to_break_the_rules_of_pulling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It shakes hands as a peer, serves keep-alive, and has nothing to announce: it is tried to the end."""
+    monkeypatch.setattr(runner, "IN_A_ROW_MAX", 1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                lane = await word(reader)
+                if lane == 0:
+                    writer.write(said(0x8000, b"\x83\x01\x02\x84\x1a\x80\x00\x00\x2a\xf5\x00\xf4"))
+                elif lane == 12:
+                    writer.write(said(0x800C, b"\x82\x01\x19\x12\x67"))
+        writer.close()
+
+    async def scene() -> dict[str, CaseResult]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        target = NodeTarget(server.sockets[0].getsockname()[1], None, MAGIC, patience_s=0.4)
+        abilities = Abilities(frozenset(), False, None, None, None)
+        asked = [case for case in CASES if case.name.startswith("puller v2: ") and "ack" in case.name]
+        asked += [case for case in CASES if case.name == "puller v2: one of its ids was not announced"]
+        try:
+            return await CaseRunner(target, Cast(), abilities, grace_s=0.4).run(asked)
+        finally:
+            server.close()
+
+    results = asyncio.run(scene())
+    for name in ("asks for what it acknowledged", "one of its ids was not announced"):
+        assert results[f"puller v2: {name}"].state is CaseState.NOT_LOOKED
+        assert "holds no message" in results[f"puller v2: {name}"].not_looked
 
 
 def test_a_node_that_keeps_our_only_address_out_is_not_said_to_break_or_keep_a_rule() -> None:
