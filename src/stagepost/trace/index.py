@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zlib import crc32
 
-import msgspec
-
 from stagepost.delivery.identity import nonce_of_key
 from stagepost.errors import StorageError
 from stagepost.ground.storage.layout import (
@@ -40,7 +38,15 @@ from stagepost.ground.storage.layout import (
 )
 from stagepost.ground.storage.sqlite_file import DamagedFile, SqliteFile, beside, connect, is_damage
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, FileTopicReader, open_topic
-from stagepost.trace.indexed_records import ID_DIGITS, INDEXED_TOPICS, NameKind, RecordNames, names_in
+from stagepost.trace.indexed_records import (
+    ID_DIGITS,
+    INDEXED_TOPICS,
+    MessageIds,
+    NameKind,
+    RecordNames,
+    RecordSpan,
+    names_in,
+)
 
 INDEX_FILE = "index.sqlite"
 WHAT = "message index"
@@ -119,41 +125,6 @@ LAYOUT = StoreLayout(
 )
 
 log = logging.getLogger(__name__)
-
-
-class MessageIds(msgspec.Struct, frozen=True):
-    """All ids of one message, by layer, as hex. `acks` are the DMQ ids of its acknowledgements and refusals."""
-
-    message_ids: tuple[str, ...] = ()
-    delivery_ids: tuple[str, ...] = ()
-    dmq_ids: tuple[str, ...] = ()
-    acks: tuple[str, ...] = ()
-    topic: str | None = None
-    first_ms: int | None = None
-
-    @property
-    def main(self) -> str:
-        """Return the message id: the one that `send` or `submit` gave its caller."""
-        return (self.message_ids + self.delivery_ids + self.dmq_ids + self.acks)[0]
-
-    def led_by(self, text: str) -> MessageIds:
-        """Return the same ids with the external message that `text` begins first: one delivery may have had several, as
-        after a new expiry, and each of them has receipts and an end of its own.
-        """
-        asked = text.lower()
-        ordered = sorted(self.message_ids, key=lambda one: not one.startswith(asked))
-        return msgspec.structs.replace(self, message_ids=tuple(ordered))
-
-
-class RecordSpan(NamedTuple):
-    """Place of one id's records in a topic: they lie at `first` to `last`, both included, among others."""
-
-    key: str
-    folder: Path
-    topic: str
-    partition: int
-    first: int
-    last: int
 
 
 class _Source(NamedTuple):

@@ -1,4 +1,4 @@
-"""The ids that one record of a topic names together, for the index of messages.
+"""The ids that one record of a topic names together, for the index of messages; and all ids of one message.
 
 A record that cannot be read names nothing: readers of the topic itself show it with the reason.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +30,41 @@ from stagepost.topics.batch import Read
 ID_DIGITS = 64
 PROFILE = "seed"
 """Name of the profile that reads every layout of a DMQ message."""
+
+
+class MessageIds(msgspec.Struct, frozen=True):
+    """All ids of one message, by layer, as hex. `acks` are the DMQ ids of its acknowledgements and refusals."""
+
+    message_ids: tuple[str, ...] = ()
+    delivery_ids: tuple[str, ...] = ()
+    dmq_ids: tuple[str, ...] = ()
+    acks: tuple[str, ...] = ()
+    topic: str | None = None
+    first_ms: int | None = None
+
+    @property
+    def main(self) -> str:
+        """Return the message id: the one that `send` or `submit` gave its caller."""
+        return (self.message_ids + self.delivery_ids + self.dmq_ids + self.acks)[0]
+
+    def led_by(self, text: str) -> MessageIds:
+        """Return the same ids with the external message that `text` begins first: one delivery may have had several, as
+        after a new expiry, and each of them has receipts and an end of its own.
+        """
+        asked = text.lower()
+        ordered = sorted(self.message_ids, key=lambda one: not one.startswith(asked))
+        return msgspec.structs.replace(self, message_ids=tuple(ordered))
+
+
+class RecordSpan(NamedTuple):
+    """Place of one id's records in a topic: they lie at `first` to `last`, both included, among others."""
+
+    key: str
+    folder: Path
+    topic: str
+    partition: int
+    first: int
+    last: int
 
 
 class NameKind(IntEnum):

@@ -30,15 +30,8 @@ from stagepost.remp.verdict.words import end_words
 from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import TOPIC_FILE, TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import partition_of
-from stagepost.trace.index import (
-    MATCHES_MAX,
-    PREFIX_DIGITS_MIN,
-    MessageIds,
-    MessageIndex,
-    RecordSpan,
-    has_topics,
-)
-from stagepost.trace.indexed_records import ID_DIGITS
+from stagepost.trace.index import MATCHES_MAX, PREFIX_DIGITS_MIN, MessageIndex, has_topics
+from stagepost.trace.indexed_records import ID_DIGITS, MessageIds, RecordSpan
 from stagepost.trace.kept_proofs import proved_end
 from stagepost.trace.reasons import why
 from stagepost.trace.session_records import SetsFolder, load_sets

@@ -28,8 +28,7 @@ from stagepost.topics.batch import Read
 from stagepost.topics.log.file_topic import TOPICS_FOLDER, open_topic
 from stagepost.topics.topic import OffsetGone
 from stagepost.trace.folder_health import dmq_folders
-from stagepost.trace.index import MessageIds, RecordSpan
-from stagepost.trace.indexed_records import PROFILE
+from stagepost.trace.indexed_records import PROFILE, MessageIds, RecordSpan
 from stagepost.trace.layer_topics import PullRecord
 
 STEPS_OF_LANE_MAX = 200
