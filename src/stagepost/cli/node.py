@@ -14,7 +14,7 @@ from stagepost import __version__
 from stagepost.cli.options.delivery import settings_in, with_settings_file
 from stagepost.cli.options.http import with_http
 from stagepost.cli.options.node_flags import KafkaWay, request_from, with_kafka, with_node_flags
-from stagepost.cli.options.shared import RenamedOption, duration_option, with_options
+from stagepost.cli.options.shared import RenamedOption, duration_option, path_option, with_options
 from stagepost.ground.files.expected import PORT_MAX, spelt_number
 from stagepost.ground.identifiers import LinkEncryption
 
@@ -63,13 +63,7 @@ def dmq(context: click.Context, /, **given: Any) -> None:
 
 
 @node.command()
-@click.option(
-    "--data",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of a DMQ node that does not run.",
-)
+@path_option("--data", required=True, metavar="DIR", help="Data folder of a DMQ node that does not run.")
 @click.option("--recover", is_flag=True, help="Set the stored time to the present.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def clock(data: Path, recover: bool, as_json: bool) -> None:
@@ -284,18 +278,12 @@ def validator(
 
 @node.command()
 @_with_member_flags("full_node")
-@click.option(
+@path_option(
     "--dmq-keys",
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Folder with a pool's keys: take messages from a DMQ network, and acknowledge them as this pool.",
 )
-@click.option(
-    "--dmq-data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of the DMQ node on this machine.",
-)
+@path_option("--dmq-data", metavar="DIR", help="Data folder of the DMQ node on this machine.")
 @click.option(
     "--socket",
     "--dmq-socket",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from stagepost.cli.exit_codes import DONE, NOT_KNOWN_YET
-from stagepost.cli.options.shared import data_option, json_option
+from stagepost.cli.options.shared import data_option, json_option, path_option
 
 ANSWER_TIMEOUT_S = 30.0
 FILE_MODE = 0o644
@@ -18,9 +18,7 @@ FILE_MODE = 0o644
 @click.argument("message_id", metavar="ID")
 @data_option
 @click.option("--address", metavar="URL", help="HTTP address of a full node, instead of --data.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Where to write the proof. [ID.proof.json, in this folder]"
-)
+@path_option("--out", help="Where to write the proof. [ID.proof.json, in this folder]")
 @json_option
 @click.pass_context
 def prove(

@@ -10,6 +10,7 @@ import click
 
 from stagepost.cli.exit_codes import INTERRUPTED
 from stagepost.cli.options.delivery import settings_in, with_settings_file
+from stagepost.cli.options.shared import path_option
 from stagepost.errors import StorageError
 
 if TYPE_CHECKING:
@@ -25,33 +26,22 @@ MISSING = "the dashboard needs FastAPI, uvicorn, Jinja2 and DuckDB, and {name} i
 
 
 @click.command()
-@click.option(
-    "--data", metavar="DIR", default="stagepost-data", show_default=True, type=click.Path(path_type=Path),
-    help="Data folder of a full node, devnet or demo.",
-)  # fmt: skip
-@click.option(
-    "--tables", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the tables. [DATA/tables]"
-)
-@click.option(
-    "--outbox", metavar="DIR", type=click.Path(path_type=Path), help="Outbox of a publisher. [DATA/outbox]"
-)
-@click.option(
-    "--keys",
+@path_option(
+    "--data",
     metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder with a pool's keys; enables flush and replay of the outbox.",
+    default="stagepost-data",
+    show_default=True,
+    help="Data folder of a full node, devnet or demo.",
+)
+@path_option("--tables", metavar="DIR", help="Folder of the tables. [DATA/tables]")
+@path_option("--outbox", metavar="DIR", help="Outbox of a publisher. [DATA/outbox]")
+@path_option(
+    "--keys", metavar="DIR", help="Folder with a pool's keys; enables flush and replay of the outbox."
 )
 @click.option("--host", help="Address to listen on. [127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 takes a free port. [8137]")
-@click.option(
-    "--certificate", metavar="FILE", type=click.Path(path_type=Path), help="TLS certificate chain (PEM)."
-)
-@click.option(
-    "--private-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Private key of --certificate (PEM).",
-)
+@path_option("--certificate", metavar="FILE", help="TLS certificate chain (PEM).")
+@path_option("--private-key", metavar="FILE", help="Private key of --certificate (PEM).")
 @click.option("--new-token", is_flag=True, help="Make a token, print it once, and end.")
 @with_settings_file
 def serve(

@@ -13,6 +13,7 @@ import click
 
 from stagepost.cli.exit_codes import DONE, NOT_THAT_OUTCOME
 from stagepost.cli.options.delivery import settings_in, with_settings_file
+from stagepost.cli.options.shared import path_option
 
 if TYPE_CHECKING:
     from stagepost.remp.verdict.trace import Trace
@@ -29,18 +30,8 @@ Write = Callable[["Sequence[SpanRecord]"], None]
 
 @click.command()
 @click.argument("message", metavar="[ID]", required=False)
-@click.option(
-    "--data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of a node or devnet. [stagepost-data]",
-)
-@click.option(
-    "--outbox",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the outbox, if it lies outside of --data.",
-)
+@path_option("--data", metavar="DIR", help="Data folder of a node or devnet. [stagepost-data]")
+@path_option("--outbox", metavar="DIR", help="Folder of the outbox, if it lies outside of --data.")
 @click.option(
     "--otlp",
     "endpoint",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from stagepost.cli.options.shared import NETWORK_MAGIC, duration_option
+from stagepost.cli.options.shared import NETWORK_MAGIC, duration_option, path_option
 
 if TYPE_CHECKING:
     from stagepost.dmq.conform.attacker import NodeTarget
@@ -38,16 +38,14 @@ _PROFILES = ["auto", "dmq-node", "gouroboros", "seed"]
     show_default=True,
     help="Wire profile of the node; `auto` tries all of them first and plays the cases of those that it speaks.",
 )
-@click.option(
+@path_option(
     "--new-pools",
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Make a folder with keys of pools and a pools file for the node under test; play nothing.",
 )
-@click.option(
+@path_option(
     "--pools",
     metavar="DIR",
-    type=click.Path(path_type=Path),
     help="Folder of --new-pools whose pools the node knows. [new pools, which no node knows]",
 )
 @click.option("--only", multiple=True, metavar="PATTERN", help="Cases or rules to try, such as 'message.*'.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagepost.cli.exit_codes import NOT_THAT_OUTCOME
+from stagepost.cli.options.shared import path_option
 from stagepost.cli.trace.lanes import end_line, headline, trace_lines
 from stagepost.remp.verdict.trace import Trace
 from stagepost.trace.kept_proofs import keeps_proofs
@@ -49,38 +50,24 @@ def _name(context: click.Context, parameter: click.Parameter, value: str) -> str
 
 @click.command()
 @click.argument("prefix", metavar="ID", callback=_name)
-@click.option(
-    "--data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder of a full node or devnet. [stagepost-data]",
-)
-@click.option(
-    "--outbox",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the outbox, if it lies outside of --data.",
-)
+@path_option("--data", metavar="DIR", help="Data folder of a full node or devnet. [stagepost-data]")
+@path_option("--outbox", metavar="DIR", help="Folder of the outbox, if it lies outside of --data.")
 @click.option(
     "--dump",
     metavar="FILE|-",
     type=click.Path(allow_dash=True, readable=False),
     help="Dump of a topic, or a file of receipts, to read instead of --data.",
 )
-@click.option(
+@path_option(
     "--validator-sets",
     "sets_path",
-    type=click.Path(path_type=Path),
     help="Validator-sets file: the keys that may sign receipts. [from --data]",
 )
 @click.option(
     "--as-of", "as_of_ms", type=click.IntRange(min=0), help="Time of the verdict, in Unix milliseconds. [now]"
 )
-@click.option(
-    "--svg",
-    "drawing_path",
-    type=click.Path(path_type=Path),
-    help="Write the lanes as a drawing to this file instead of printing them.",
+@path_option(
+    "--svg", "drawing_path", help="Write the lanes as a drawing to this file instead of printing them."
 )
 @click.option(
     "--only-trouble", is_flag=True, help="Show only lanes with a fault, and lanes without any receipt."
