@@ -14,7 +14,7 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stagepost.errors import StagepostError, StorageError
 from stagepost.full_node.from_topic import MessageIntake
@@ -33,25 +33,21 @@ KAFKA_SPOOL_RECORDS = MetricDeclaration(
     "stagepost_kafka_spool_records",
     Kind.GAUGE,
     "Statuses of a full node with --kafka that the broker has not confirmed yet.",
-    {},
 )
 KAFKA_MESSAGES_LAG = MetricDeclaration(
     "stagepost_kafka_messages_lag_records",
     Kind.GAUGE,
     "Messages that the broker holds and a full node with --kafka has not taken yet.",
-    {},
 )
 KAFKA_PUBLISHED = MetricDeclaration(
     "stagepost_kafka_published_total",
     Kind.COUNTER,
     "Statuses that the broker has confirmed.",
-    {},
 )
 KAFKA_FAULTS = MetricDeclaration(
     "stagepost_kafka_faults_total",
     Kind.COUNTER,
     "Faults after which the full node connected to the broker again.",
-    {},
 )
 KAFKA_METRICS = (KAFKA_SPOOL_RECORDS, KAFKA_MESSAGES_LAG, KAFKA_PUBLISHED, KAFKA_FAULTS)
 """Metrics that a full node with --kafka serves beside its own."""
@@ -62,10 +58,10 @@ class KafkaMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._waiting = Gauge(KAFKA_SPOOL_RECORDS.name, KAFKA_SPOOL_RECORDS.about, registry=self._registry)
-        self._lag = Gauge(KAFKA_MESSAGES_LAG.name, KAFKA_MESSAGES_LAG.about, registry=self._registry)
-        self._published = Counter(KAFKA_PUBLISHED.name, KAFKA_PUBLISHED.about, registry=self._registry)
-        self._faults = Counter(KAFKA_FAULTS.name, KAFKA_FAULTS.about, registry=self._registry)
+        self._waiting = KAFKA_SPOOL_RECORDS.gauge(self._registry)
+        self._lag = KAFKA_MESSAGES_LAG.gauge(self._registry)
+        self._published = KAFKA_PUBLISHED.counter(self._registry)
+        self._faults = KAFKA_FAULTS.counter(self._registry)
         self._told = SpoolCounters()
 
     def render(self, waiting: int, lag: int, counters: SpoolCounters) -> bytes:

@@ -5,18 +5,22 @@ Each node has its own registry: two nodes in one process do not mix.
 
 from __future__ import annotations
 
-import platform
 from collections import Counter as Counts
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from stagepost import __version__
 from stagepost.errors import ErrorCode
 from stagepost.full_node.complaints import ChallengeEnd, ChallengeReport
-from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
+from stagepost.ground.telemetry.metrics import (
+    BUILD_INFO,
+    DeclaredSamples,
+    Kind,
+    MetricDeclaration,
+    set_build_info,
+)
 from stagepost.remp.receipts.message_status import SentToValidators
 from stagepost.remp.receipts.receipt import Quarantined, Receipt
 from stagepost.remp.receipts.status import KINDS, Level, Stage, Status
@@ -77,7 +81,6 @@ REMP_UNPROVED_MESSAGES = MetricDeclaration(
     "stagepost_remp_unproved_messages",
     Kind.GAUGE,
     "Messages that a full node follows and whose end is not known yet, whatever receipts claim.",
-    {},
 )
 REMP_CHALLENGES = MetricDeclaration(
     "stagepost_remp_challenges_total",
@@ -130,15 +133,13 @@ class FullNodeMetrics:
         self.open: OrderedDict[bytes, OpenMessage] = OrderedDict()
         self._message_timeout_ms = message_timeout_ms
         self._registry = CollectorRegistry()
-        self._receipts = Counter(*named(REMP_RECEIPTS), registry=self._registry)
-        self._stages = Histogram(*named(REMP_STAGE_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS)
-        self._ends = Histogram(
-            *named(REMP_FINALITY_SECONDS), registry=self._registry, buckets=SECONDS_BUCKETS
-        )
-        self._open = Gauge(*named(REMP_OPEN_MESSAGES), registry=self._registry)
-        self._proved = Counter(*named(REMP_PROVED), registry=self._registry)
-        self._challenges = Counter(*named(REMP_CHALLENGES), registry=self._registry)
-        not_known = Gauge(*named(REMP_UNPROVED_MESSAGES), registry=self._registry)
+        self._receipts = REMP_RECEIPTS.counter(self._registry)
+        self._stages = REMP_STAGE_SECONDS.histogram(self._registry, SECONDS_BUCKETS)
+        self._ends = REMP_FINALITY_SECONDS.histogram(self._registry, SECONDS_BUCKETS)
+        self._open = REMP_OPEN_MESSAGES.gauge(self._registry)
+        self._proved = REMP_PROVED.counter(self._registry)
+        self._challenges = REMP_CHALLENGES.counter(self._registry)
+        not_known = REMP_UNPROVED_MESSAGES.gauge(self._registry)
         not_known.set_function(unproved)
         set_build_info(self._registry)
         for end in REMP_PROVED.labels["end"]:
@@ -224,11 +225,3 @@ class FullNodeMetrics:
 
 def _seconds(message: OpenMessage, now_ms: int) -> float:
     return max(0, now_ms - message.taken_ms) / 1_000
-
-
-def set_build_info(registry: CollectorRegistry) -> None:
-    Gauge(*named(BUILD_INFO), registry=registry).labels(__version__, platform.python_version()).set(1)
-
-
-def named(declared: MetricDeclaration) -> tuple[str, str, list[str]]:
-    return declared.name, declared.about, list(declared.labels)

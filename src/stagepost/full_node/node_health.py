@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stagepost.chain.agreement.votes import quorum
 from stagepost.errors import StorageError
@@ -74,16 +74,15 @@ QUORUM = MetricDeclaration(
     {"shard": ()},
 )
 CHAIN_HEIGHT = MetricDeclaration(
-    "stagepost_chain_height", Kind.GAUGE, "Number of the last final master block that this node has.", {}
+    "stagepost_chain_height", Kind.GAUGE, "Number of the last final master block that this node has."
 )
 CHAIN_FINAL_AGE = MetricDeclaration(
     "stagepost_chain_final_age_seconds",
     Kind.GAUGE,
     "Time since the date of the last final master block. An idle chain makes no blocks.",
-    {},
 )
 DISK_FREE = MetricDeclaration(
-    "stagepost_disk_free_bytes", Kind.GAUGE, "Free space where the data folder of this node lies.", {}
+    "stagepost_disk_free_bytes", Kind.GAUGE, "Free space where the data folder of this node lies."
 )
 HEALTH_METRICS = (HEALTH, VALIDATOR_LINKED, QUORUM, CHAIN_HEIGHT, CHAIN_FINAL_AGE, DISK_FREE)
 
@@ -95,26 +94,26 @@ def health_gauges(
     now_s: float,
 ) -> None:
     """Add the gauges of `report` to `registry`, and those of the network that `page` describes. What is not known has no sample."""
-    health = Gauge(HEALTH.name, HEALTH.about, ["state"], registry=registry)
+    health = HEALTH.gauge(registry)
     for state in Health:
         health.labels(state.value).set(report.health is state)
     if page is None:
         return
     if page.disk is not None and page.disk.free_bytes is not None:
-        Gauge(DISK_FREE.name, DISK_FREE.about, registry=registry).set(page.disk.free_bytes)
+        DISK_FREE.gauge(registry).set(page.disk.free_bytes)
     network = page.network
     if network is None:
         return
-    linked = Gauge(VALIDATOR_LINKED.name, VALIDATOR_LINKED.about, ["validator"], registry=registry)
+    linked = VALIDATOR_LINKED.gauge(registry)
     for member in network.members:
         linked.labels(member.name).set(member.linked)
     lacking = {session.shard for session in sessions_without_quorum(network)}
-    decides = Gauge(QUORUM.name, QUORUM.about, ["shard"], registry=registry)
+    decides = QUORUM.gauge(registry)
     for session in network.sessions:
         decides.labels(session.shard).set(session.shard not in lacking)
-    Gauge(CHAIN_HEIGHT.name, CHAIN_HEIGHT.about, registry=registry).set(network.height)
+    CHAIN_HEIGHT.gauge(registry).set(network.height)
     age_s = max(0.0, now_s - network.last_final_ms / 1_000)
-    Gauge(CHAIN_FINAL_AGE.name, CHAIN_FINAL_AGE.about, registry=registry).set(age_s)
+    CHAIN_FINAL_AGE.gauge(registry).set(age_s)
 
 
 class NetworkMembers:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client import Counter as CounterMetric
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stagepost.errors import ErrorCode
 from stagepost.ground.telemetry.metrics import OTHER, DeclaredSamples, Kind, MetricDeclaration
@@ -38,7 +37,6 @@ PIPELINE_LAST_SUCCESS = MetricDeclaration(
     "stagepost_pipeline_last_success_timestamp_seconds",
     Kind.GAUGE,
     "When the tables were last brought up to date, in Unix seconds; 0 before the first time.",
-    {},
 )
 
 PIPELINE_METRICS = (PIPELINE_ROWS, PIPELINE_QUARANTINED_ROWS, PIPELINE_LAST_SUCCESS)
@@ -56,18 +54,9 @@ class PipelineMetrics:
 
     def __init__(self, before: Manifest | None, now: Callable[[], float] = time.time) -> None:
         self._registry = CollectorRegistry()
-        self._rows = CounterMetric(
-            PIPELINE_ROWS.name, PIPELINE_ROWS.about, ["table"], registry=self._registry
-        )
-        self._quarantined = CounterMetric(
-            PIPELINE_QUARANTINED_ROWS.name,
-            PIPELINE_QUARANTINED_ROWS.about,
-            ["reason"],
-            registry=self._registry,
-        )
-        self._success = Gauge(
-            PIPELINE_LAST_SUCCESS.name, PIPELINE_LAST_SUCCESS.about, registry=self._registry
-        )
+        self._rows = PIPELINE_ROWS.counter(self._registry)
+        self._quarantined = PIPELINE_QUARANTINED_ROWS.counter(self._registry)
+        self._success = PIPELINE_LAST_SUCCESS.gauge(self._registry)
         for table in PIPELINE_TABLES:
             self._rows.labels(table)
         for reason in QUARANTINE_REASONS:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stagepost.catchain.effects import BlameReport, Deliver
 from stagepost.errors import ErrorCode
-from stagepost.full_node.metrics import named, set_build_info
-from stagepost.ground.telemetry.metrics import BUILD_INFO, DeclaredSamples, Kind, MetricDeclaration
+from stagepost.ground.telemetry.metrics import (
+    BUILD_INFO,
+    DeclaredSamples,
+    Kind,
+    MetricDeclaration,
+    set_build_info,
+)
 
 REMP_QUEUE_MESSAGES = MetricDeclaration(
     "stagepost_remp_queue_messages",
@@ -22,19 +27,16 @@ CATCHAIN_BLOCKS = MetricDeclaration(
     "stagepost_catchain_blocks_total",
     Kind.COUNTER,
     "Catchain blocks that a validator's queues have delivered.",
-    {},
 )
 CATCHAIN_FORKS = MetricDeclaration(
     "stagepost_catchain_forks_total",
     Kind.COUNTER,
     "Catchain members for which there is a proof of two blocks at one height.",
-    {},
 )
 CATCHAIN_BLAMED = MetricDeclaration(
     "stagepost_catchain_blamed_total",
     Kind.COUNTER,
     "Catchain members that broke a rule by their own blocks: forks, false totals, more than the budget allows.",
-    {},
 )
 
 REMP_QUEUE_WITHOUT_BODY = MetricDeclaration(
@@ -53,7 +55,6 @@ REMP_FORGOTTEN = MetricDeclaration(
     "stagepost_remp_forgotten_total",
     Kind.COUNTER,
     "Messages that left a validator's cache when their time was over.",
-    {},
 )
 AGREEMENT_SLOT = MetricDeclaration(
     "stagepost_agreement_slot", Kind.GAUGE, "Present slot of the session at work, by shard.", {"shard": ()}
@@ -62,13 +63,11 @@ AGREEMENT_SKIPPED = MetricDeclaration(
     "stagepost_agreement_skipped_slots_total",
     Kind.COUNTER,
     "Slots between two final blocks in which no block became final.",
-    {},
 )
 AGREEMENT_MISSED = MetricDeclaration(
     "stagepost_agreement_missed_votes_total",
     Kind.COUNTER,
     "Final blocks for whose slots this validator has signed no vote.",
-    {},
 )
 AGREEMENT_BLAMED = MetricDeclaration(
     "stagepost_agreement_blamed_total",
@@ -80,7 +79,6 @@ AGREEMENT_HALTED = MetricDeclaration(
     "stagepost_agreement_halted",
     Kind.GAUGE,
     "1 if this validator votes no more, because going on could make it contradict itself.",
-    {},
 )
 
 VALIDATOR_METRICS = (
@@ -117,9 +115,9 @@ class AgreementFigures(NamedTuple):
 class ValidatorMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._blocks = Counter(*named(CATCHAIN_BLOCKS), registry=self._registry)
-        self._forks = Counter(*named(CATCHAIN_FORKS), registry=self._registry)
-        self._blamed = Counter(*named(CATCHAIN_BLAMED), registry=self._registry)
+        self._blocks = CATCHAIN_BLOCKS.counter(self._registry)
+        self._forks = CATCHAIN_FORKS.counter(self._registry)
+        self._blamed = CATCHAIN_BLAMED.counter(self._registry)
         set_build_info(self._registry)
 
     def heard(self, event: object) -> None:
@@ -139,11 +137,11 @@ class ValidatorMetrics:
             (REMP_QUEUE_WITHOUT_BODY, figures.without_body_by_shard),
             (AGREEMENT_SLOT, figures.slots),
         ):
-            gauge = Gauge(*named(declared), registry=registry)
+            gauge = declared.gauge(registry)
             for label, count in sorted(by_label.items()):
                 gauge.labels(label).set(count)
         for declared, by_label in ((REMP_QUEUE_REFUSED, figures.refused), (AGREEMENT_BLAMED, figures.blamed)):
-            counter = Counter(*named(declared), registry=registry)
+            counter = declared.counter(registry)
             for label, count in sorted(by_label.items()):
                 counter.labels(label).inc(count)
         for declared, total in (
@@ -151,6 +149,6 @@ class ValidatorMetrics:
             (AGREEMENT_SKIPPED, figures.skipped_slots),
             (AGREEMENT_MISSED, figures.missed_votes),
         ):
-            Counter(*named(declared), registry=registry).inc(total)
-        Gauge(*named(AGREEMENT_HALTED), registry=registry).set(figures.is_halted)
+            declared.counter(registry).inc(total)
+        AGREEMENT_HALTED.gauge(registry).set(figures.is_halted)
         return generate_latest(DeclaredSamples(self._registry)) + generate_latest(DeclaredSamples(registry))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 
 from stagepost import __version__
 from stagepost.delivery.shell import metrics as delivery_metrics
 from stagepost.errors import ErrorCode, StagepostError
 from stagepost.full_node.node_health import health_gauges
-from stagepost.ground.telemetry.metrics import BUILD_INFO
 from stagepost.ground.telemetry.metrics import CONTENT_TYPE as CONTENT_TYPE
+from stagepost.ground.telemetry.metrics import set_build_info
 from stagepost.ground.telemetry.status import FullNodePage
 from stagepost.web import api, pages
 from stagepost.web.access.guard import Guard, RefusedRequest, wants_page
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 def metrics_text(sources: Sources) -> bytes:
     """Return the health of the folder, and its outbox, if there is one to read: the publisher may be a program that serves no metrics."""
     registry = CollectorRegistry()
-    info = Gauge(BUILD_INFO.name, BUILD_INFO.about, ["version", "python"], registry=registry)
-    info.labels(__version__, platform.python_version()).set(1)
+    set_build_info(registry)
     members = [seen.status for seen in sources.members() if isinstance(seen.status, FullNodePage)]
     now_s = sources.now_ms() / 1_000
     health_gauges(registry, sources.health(), members[0] if members else None, now_s)
@@ -51,8 +49,7 @@ def metrics_text(sources: Sources) -> bytes:
     if isinstance(content, Nothing):
         return generate_latest(registry)
     is_readable = not isinstance(content, Unreadable) and not content.damage
-    readable = delivery_metrics.DELIVERY_OUTBOX_READABLE
-    Gauge(readable.name, readable.about, registry=registry).set(is_readable)
+    delivery_metrics.DELIVERY_OUTBOX_READABLE.gauge(registry).set(is_readable)
     # What could not be counted has no sample: a 0 would look like an empty outbox.
     if is_readable and not isinstance(content, Unreadable):
         oldest_ms = min((record.created_ms for record in content.records), default=None)
@@ -66,7 +63,7 @@ def metrics_text(sources: Sources) -> bytes:
             (delivery_metrics.DELIVERY_QUEUE_OLDEST, age_s),
             (delivery_metrics.DELIVERY_DEAD_LETTERS, len(content.dead_letters)),
         ):
-            Gauge(declared.name, declared.about, registry=registry).set(value)
+            declared.gauge(registry).set(value)
     return generate_latest(registry)
 
 

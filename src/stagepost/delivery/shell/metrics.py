@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.status import DeliveryStatus, Tier
@@ -20,40 +20,36 @@ DELIVERY_MESSAGES = MetricDeclaration(
     {"tier": tuple(Tier), "status": tuple(DeliveryStatus)},
 )
 DELIVERY_QUEUE_MESSAGES = MetricDeclaration(
-    "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox.", {}
+    "stagepost_delivery_queue_messages", Kind.GAUGE, "Messages in the outbox."
 )
 DELIVERY_QUEUE_CAPACITY = MetricDeclaration(
-    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "Messages that the outbox holds at most.", {}
+    "stagepost_delivery_queue_capacity_messages", Kind.GAUGE, "Messages that the outbox holds at most."
 )
 DELIVERY_QUEUE_OLDEST = MetricDeclaration(
     "stagepost_delivery_queue_oldest_age_seconds",
     Kind.GAUGE,
     "Age of the oldest message in the outbox; 0 if the outbox is empty.",
-    {},
 )
 DELIVERY_RETRIES = MetricDeclaration(
-    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts to send after the first one of a message.", {}
+    "stagepost_delivery_retries_total", Kind.COUNTER, "Attempts to send after the first one of a message."
 )
 DELIVERY_EVICTIONS = MetricDeclaration(
-    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages evicted from a full outbox.", {}
+    "stagepost_delivery_evictions_total", Kind.COUNTER, "Messages evicted from a full outbox."
 )
 DELIVERY_DEAD_LETTERS = MetricDeclaration(
     "stagepost_delivery_dead_letters",
     Kind.GAUGE,
     "Dead letters: failed messages that are kept for a replay.",
-    {},
 )
 DELIVERY_OUTBOX_READABLE = MetricDeclaration(
     "stagepost_delivery_outbox_readable",
     Kind.GAUGE,
     "1 if the dashboard could read the whole outbox; 0 if not, and then the other metrics of the outbox are absent.",
-    {},
 )
 DELIVERY_ACK_SECONDS = MetricDeclaration(
     "stagepost_delivery_ack_seconds",
     Kind.HISTOGRAM,
     "Time from the call to the last required acknowledgement.",
-    {},
 )
 DELIVERY_METRICS = (
     DELIVERY_MESSAGES,
@@ -85,16 +81,14 @@ class DeliveryMetrics:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._registry = CollectorRegistry()
         self._clock = clock or SystemClock()
-        self._messages = Counter(*_named(DELIVERY_MESSAGES), ["tier", "status"], registry=self._registry)
-        self._queue = Gauge(*_named(DELIVERY_QUEUE_MESSAGES), registry=self._registry)
-        self._capacity = Gauge(*_named(DELIVERY_QUEUE_CAPACITY), registry=self._registry)
-        self._oldest = Gauge(*_named(DELIVERY_QUEUE_OLDEST), registry=self._registry)
-        self._retries = Counter(*_named(DELIVERY_RETRIES), registry=self._registry)
-        self._evictions = Counter(*_named(DELIVERY_EVICTIONS), registry=self._registry)
-        self._dead_letters = Gauge(*_named(DELIVERY_DEAD_LETTERS), registry=self._registry)
-        self._ack_seconds = Histogram(
-            *_named(DELIVERY_ACK_SECONDS), registry=self._registry, buckets=ACK_SECONDS_BUCKETS
-        )
+        self._messages = DELIVERY_MESSAGES.counter(self._registry)
+        self._queue = DELIVERY_QUEUE_MESSAGES.gauge(self._registry)
+        self._capacity = DELIVERY_QUEUE_CAPACITY.gauge(self._registry)
+        self._oldest = DELIVERY_QUEUE_OLDEST.gauge(self._registry)
+        self._retries = DELIVERY_RETRIES.counter(self._registry)
+        self._evictions = DELIVERY_EVICTIONS.counter(self._registry)
+        self._dead_letters = DELIVERY_DEAD_LETTERS.gauge(self._registry)
+        self._ack_seconds = DELIVERY_ACK_SECONDS.histogram(self._registry, ACK_SECONDS_BUCKETS)
         # A rate over a series that begins at its first event would miss that event.
         for tier in Tier:
             for status in DeliveryStatus:
@@ -138,7 +132,3 @@ class DeliveryMetrics:
         self._retries.inc(max(0, retries - self._retries_seen))
         self._evictions.inc(max(0, evictions - self._evictions_seen))
         self._retries_seen, self._evictions_seen = retries, evictions
-
-
-def _named(declared: MetricDeclaration) -> tuple[str, str]:
-    return declared.name, declared.about

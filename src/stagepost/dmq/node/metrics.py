@@ -5,16 +5,21 @@ Labels take their values from enums, never from peers: data from peers must not 
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from stagepost import __version__
 from stagepost.dmq.profiles import MiniProtocol
 from stagepost.errors import ErrorCode, LocalProtocolError
-from stagepost.ground.telemetry.metrics import BUILD_INFO, OTHER, DeclaredSamples, Kind, MetricDeclaration
+from stagepost.ground.telemetry.metrics import (
+    BUILD_INFO,
+    OTHER,
+    DeclaredSamples,
+    Kind,
+    MetricDeclaration,
+    set_build_info,
+)
 
 
 class MessageOutcome(StrEnum):
@@ -72,10 +77,10 @@ DMQ_REJECTIONS = MetricDeclaration(
     {"reason": (*REJECTION_REASONS, OTHER)},
 )
 DMQ_MEMPOOL_MESSAGES = MetricDeclaration(
-    "stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages in the mempool.", {}
+    "stagepost_dmq_mempool_messages", Kind.GAUGE, "Unexpired messages in the mempool."
 )
 DMQ_MEMPOOL_BYTES = MetricDeclaration(
-    "stagepost_dmq_mempool_bytes", Kind.GAUGE, "Bytes of the unexpired messages in the mempool.", {}
+    "stagepost_dmq_mempool_bytes", Kind.GAUGE, "Bytes of the unexpired messages in the mempool."
 )
 DMQ_PEERS = MetricDeclaration(
     "stagepost_dmq_peers",
@@ -102,13 +107,11 @@ DMQ_EXPIRED_UNSEEN = MetricDeclaration(
     "stagepost_dmq_expired_unseen_total",
     Kind.COUNTER,
     "Messages that expired before a listening local program got them, counted for each program.",
-    {},
 )
 KES_PERIODS_REMAINING = MetricDeclaration(
     "stagepost_kes_periods_remaining",
     Kind.GAUGE,
     "KES periods left, the present one included, of the local programs' key that ends first; absent while no key is in use.",
-    {},
 )
 
 NODE_METRICS = (
@@ -175,16 +178,16 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._messages = self._counter(DMQ_MESSAGES)
-        self._rejections = self._counter(DMQ_REJECTIONS)
-        self._violations = self._counter(DMQ_PROTOCOL_VIOLATIONS)
-        self._equivocations = self._counter(DMQ_EQUIVOCATIONS)
-        self._expired_unseen = self._counter(DMQ_EXPIRED_UNSEEN)
-        self._mempool_messages = self._gauge(DMQ_MEMPOOL_MESSAGES)
-        self._mempool_bytes = self._gauge(DMQ_MEMPOOL_BYTES)
-        self._peers = self._gauge(DMQ_PEERS)
+        self._messages = DMQ_MESSAGES.counter(self._registry)
+        self._rejections = DMQ_REJECTIONS.counter(self._registry)
+        self._violations = DMQ_PROTOCOL_VIOLATIONS.counter(self._registry)
+        self._equivocations = DMQ_EQUIVOCATIONS.counter(self._registry)
+        self._expired_unseen = DMQ_EXPIRED_UNSEEN.counter(self._registry)
+        self._mempool_messages = DMQ_MEMPOOL_MESSAGES.gauge(self._registry)
+        self._mempool_bytes = DMQ_MEMPOOL_BYTES.gauge(self._registry)
+        self._peers = DMQ_PEERS.gauge(self._registry)
         self._kes_periods: Gauge | None = None
-        self._gauge(BUILD_INFO).labels(__version__, platform.python_version()).set(1)
+        set_build_info(self._registry)
         # A series that begins with its first event hides that event from everybody who computes rates.
         for protocol, outcomes in OUTCOMES.items():
             for outcome in outcomes:
@@ -194,14 +197,6 @@ class Metrics:
         for reason in REJECTION_REASONS:
             self._rejections.labels(reason)
         self.set_peers({})
-
-    def _counter(self, declared: MetricDeclaration) -> Counter:
-        _require_kind(declared, Kind.COUNTER)
-        return Counter(declared.name, declared.about, list(declared.labels), registry=self._registry)
-
-    def _gauge(self, declared: MetricDeclaration) -> Gauge:
-        _require_kind(declared, Kind.GAUGE)
-        return Gauge(declared.name, declared.about, list(declared.labels), registry=self._registry)
 
     def count_messages(self, protocol: MiniProtocol, outcome: MessageOutcome, count: int = 1) -> None:
         if outcome not in OUTCOMES.get(protocol, ()):
@@ -240,16 +235,9 @@ class Metrics:
                 self._kes_periods = None
             return
         if self._kes_periods is None:
-            self._kes_periods = self._gauge(KES_PERIODS_REMAINING)
+            self._kes_periods = KES_PERIODS_REMAINING.gauge(self._registry)
         self._kes_periods.set(periods)
 
     def render(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
         return generate_latest(DeclaredSamples(self._registry))
-
-
-def _require_kind(declared: MetricDeclaration, kind: Kind) -> None:
-    if declared.kind is not kind:
-        raise LocalProtocolError(
-            f"metric {declared.name} is declared as a {declared.kind.value}, not a {kind.value}"
-        )

@@ -6,12 +6,15 @@ Labels take their values from enums, never from peers: data from peers must not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric as MetricFamily
+
+from stagepost import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,7 +37,24 @@ class MetricDeclaration:
     name: str
     kind: Kind
     about: str
-    labels: Mapping[str, tuple[str, ...]]
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def counter(self, registry: CollectorRegistry) -> Counter:
+        """Return the metric itself, in `registry`; `ValueError` if it was declared as another kind."""
+        self._require(Kind.COUNTER)
+        return Counter(self.name, self.about, list(self.labels), registry=registry)
+
+    def gauge(self, registry: CollectorRegistry) -> Gauge:
+        self._require(Kind.GAUGE)
+        return Gauge(self.name, self.about, list(self.labels), registry=registry)
+
+    def histogram(self, registry: CollectorRegistry, buckets: Sequence[float]) -> Histogram:
+        self._require(Kind.HISTOGRAM)
+        return Histogram(self.name, self.about, list(self.labels), registry=registry, buckets=buckets)
+
+    def _require(self, kind: Kind) -> None:
+        if self.kind is not kind:
+            raise ValueError(f"{self.name} is declared as a {self.kind}, not as a {kind}")
 
 
 BUILD_INFO = MetricDeclaration(
@@ -43,6 +63,10 @@ BUILD_INFO = MetricDeclaration(
     "Always 1; the labels name the version of Stagepost and of Python.",
     {"version": (), "python": ()},
 )
+
+
+def set_build_info(registry: CollectorRegistry) -> None:
+    BUILD_INFO.gauge(registry).labels(__version__, platform.python_version()).set(1)
 
 
 class DeclaredSamples:
