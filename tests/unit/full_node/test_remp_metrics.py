@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from stagepost.catchain.block import Dependency
@@ -180,3 +181,13 @@ def test_proved_ends_are_counted_apart_from_claims() -> None:
     assert value(found, "stagepost_remp_unproved_messages") == 3
     ends = ("executed", "never", "executed_as")
     assert [value(found, "stagepost_remp_proved_total", end=end) for end in ends] == [0, 1, 0]
+
+
+def test_a_metric_is_made_as_what_it_was_declared_as_and_as_nothing_else() -> None:
+    declared = MetricDeclaration("stagepost_things_total", Kind.COUNTER, "Things.", {"kind": ("a", "b")})
+    registry = CollectorRegistry()
+    declared.counter(registry).labels("a").inc()
+
+    assert registry.get_sample_value("stagepost_things_total", {"kind": "a"}) == 1
+    with pytest.raises(ValueError, match="stagepost_things_total is declared as a counter, not as a gauge"):
+        declared.gauge(registry)
