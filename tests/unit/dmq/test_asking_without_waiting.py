@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rigs.memory_channels import MemoryChannel, memory_channels
 from stagepost.dmq.endpoints.submission_config import MessageSubmissionConfig
 from stagepost.dmq.endpoints.submission_server import MessageSubmissionServer
 from stagepost.dmq.node.puller import puller_for
@@ -25,7 +26,6 @@ from stagepost.dmq.submission import (
 from stagepost.errors import LocalProtocolError, ProtocolTimeout, RemoteProtocolError, TransportError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role
 from tests.worlds.dmq.pulling_world import NOW_UNIX_S, Node, World, a_message, announced, messages

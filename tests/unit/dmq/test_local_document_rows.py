@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rigs.memory_channels import MemoryChannel, memory_channels
 from stagepost.dmq import local_notification as notification
 from stagepost.dmq import local_submission as submission
 from stagepost.dmq.endpoints.local_notification import (
@@ -28,7 +29,6 @@ from stagepost.dmq.profiles import SEED, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, LocalProtocolError, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
 from tests.worlds.ground.strategies import a_signed_message

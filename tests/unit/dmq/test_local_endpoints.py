@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rigs.memory_channels import memory_channels
 from stagepost.dmq.endpoints.local_notification import (
     CallingFeed,
     LocalMessageNotificationClient,
@@ -32,7 +33,6 @@ from stagepost.dmq.profiles import PROFILES, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ConfigError, ErrorCode, LocalProtocolError, ProtocolTimeout
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role
 from tests.worlds.ground.strategies import EXPIRES_AT, a_signed_legacy_message, a_signed_message

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from rigs.memory_channels import memory_channels
 from stagepost.dmq.node.peer_link import PeerSharingClient, PeerSharingServer
 from stagepost.dmq.peer_sharing import (
     ANSWER_STABLE_FOR_S,
@@ -21,7 +22,6 @@ from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from random import Random
 
+from rigs.memory_channels import MemoryChannel, memory_channels
 from stagepost.dmq.downloads import Downloads
 from stagepost.dmq.endpoints.submission_config import begins_with_init
 from stagepost.dmq.mempool import Mempool
@@ -33,7 +34,7 @@ from stagepost.errors import ErrorCode, StagepostError
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.bell import Bell
 from stagepost.ground.loop.clock import LoopClock
-from stagepost.ground.net.channel import MemoryChannel, ProtocolChannel, memory_channels
+from stagepost.ground.net.channel import ProtocolChannel
 from stagepost.ground.net.conversation import Conversation, Trace
 from stagepost.ground.statemachine.spec import Role
 from tests.worlds.ground.strategies import MessageParts

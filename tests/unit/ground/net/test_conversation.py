@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from rigs.memory_channels import MemoryChannel, memory_channels
 from stagepost.dmq import local_notification, local_submission, submission
 from stagepost.dmq.profiles import PROFILES, MiniProtocol
 from stagepost.dmq.specs import codec_for, spec_for
@@ -22,7 +23,6 @@ from stagepost.errors import (
 from stagepost.ground.identifiers import MessageId
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net import keep_alive_protocol as keep_alive
-from stagepost.ground.net.channel import MemoryChannel, memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.statemachine.spec import Role, State
 from tests.worlds.ground.strategies import MessageParts

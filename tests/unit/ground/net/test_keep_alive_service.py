@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from rigs.memory_channels import memory_channels
 from stagepost.dmq.profiles import DMQ_NODE, SEED, MiniProtocol, Profile
 from stagepost.dmq.specs import codec_for, spec_for
 from stagepost.errors import ErrorCode, ProtocolTimeout, RemoteProtocolError
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import memory_channels
 from stagepost.ground.net.conversation import Conversation
 from stagepost.ground.net.keep_alive import KeepAliveClient, KeepAliveServer
 from stagepost.ground.net.keep_alive_protocol import Done, KeepAlive, KeepAliveResponse

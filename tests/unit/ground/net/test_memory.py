@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from rigs.memory_channels import memory_channels
 from stagepost.errors import LocalProtocolError, TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
-from stagepost.ground.net.channel import ProtocolChannel, memory_channels
+from stagepost.ground.net.channel import ProtocolChannel
 
 
 def test_both_directions_carry_bytes() -> None:
