@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,14 @@ from typing import Any, NamedTuple
 
 from rigs.optional import require
 from rigs.ports import free_ports
-from stagepost.devnet.demo.kafka_broker import Broker, BrokerPlan, kill_broker, start_broker, stop_broker
+from stagepost.devnet.demo.kafka_broker import (
+    Broker,
+    BrokerPlan,
+    has_ended,
+    read_note,
+    start_broker,
+    stop_broker,
+)
 from stagepost.errors import ConfigError
 from stagepost.pipeline.spark import cache_folder, find_java_home
 from stagepost.topics.kafka.access import KafkaAccess, Secret
@@ -79,7 +87,10 @@ class WorldBroker:
         return start_broker(plan, self._tools.java, self._tools.jars)
 
     def kill(self) -> None:
-        kill_broker(self.data)
+        broker = read_note(self.data)
+        assert broker is not None
+        os.kill(broker.pid, signal.SIGKILL)
+        assert has_ended(broker)
 
     def stop(self) -> None:
         stop_broker(self.data)

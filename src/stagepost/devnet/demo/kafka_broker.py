@@ -110,19 +110,10 @@ def stop_broker(data: Path) -> Broker | None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.kill(broker.pid, number)
-        if _has_ended(broker):
+        if has_ended(broker):
             (data / NOTE_FILE).unlink(missing_ok=True)
             return broker
     raise StorageError(f"process {broker.pid} did not end", advice="end it by hand")
-
-
-def kill_broker(data: Path) -> None:
-    """Kill the broker without a farewell, as a fault would; for tests."""
-    broker = read_note(data)
-    assert broker is not None
-    os.kill(broker.pid, signal.SIGKILL)
-    if not _has_ended(broker):
-        raise StorageError(f"process {broker.pid} did not end", advice="end it by hand")
 
 
 def read_note(data: Path) -> Broker | None:
@@ -273,7 +264,8 @@ def _begun(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def _has_ended(broker: Broker) -> bool:
+def has_ended(broker: Broker) -> bool:
+    """Wait for the end of the broker's process. Return False if the process still runs after `ENDS_WITHIN_S`."""
     ends = time.monotonic() + ENDS_WITHIN_S
     while broker.is_running:
         if time.monotonic() > ends:

@@ -14,7 +14,6 @@ from stagepost.errors import (
     DecodeError,
     ErrorCode,
     LocalProtocolError,
-    ProtocolTimeout,
     RemoteProtocolError,
     StagepostError,
     TransportError,
@@ -186,7 +185,7 @@ class Conversation:
                 raise
             if piece is None:
                 # Only a message that has not come needs the clock.
-                self._check_time(state)
+                self._check_time()
                 return None
             if not piece:
                 raise self._ended(state)
@@ -236,10 +235,9 @@ class Conversation:
 
     # Time limits
 
-    def _check_time(self, state: State) -> None:
+    def _check_time(self) -> None:
         if self._overdue is not None and self._overdue == self._referee.deadline:
-            text = f"{self._referee.spec.name}: silence in {state.name} for {state.timeout_s:g} s"
-            raise ProtocolTimeout(text, state=state.name)
+            self._referee.check_deadline(self._overdue)
         self._watch()
 
     def _watch(self) -> None:

@@ -62,10 +62,6 @@ class Referee:
     def is_over(self) -> bool:
         return self.state.speaker is None
 
-    @property
-    def is_our_turn(self) -> bool:
-        return self._state.speaker is self.role
-
     def begin(self, now: float) -> None:
         """Count the present state's time limit from `now`: the peer has only just opened this instance."""
         self._set_deadline(now)

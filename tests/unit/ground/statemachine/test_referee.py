@@ -58,8 +58,6 @@ def test_a_conversation_begins_in_the_initial_state_with_its_deadline() -> None:
 
     assert referee.state == referee.speaking_from == IDLE
     assert referee.deadline == 305.0
-    assert referee.is_our_turn
-    assert not a_server().is_our_turn
     assert not referee.is_over
 
 
