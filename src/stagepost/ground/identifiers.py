@@ -27,6 +27,9 @@ DELIVERY_EVENTS_TOPIC = "stagepost.delivery.events"
 
 LOOPBACK_HOST = "127.0.0.1"
 
+INT64_MAX = (1 << 63) - 1
+"""Greatest signed number of 64 bits: the greatest time in milliseconds, or number, that a table or a file of ours holds."""
+
 
 def abbreviated(identifier: bytes) -> str:
     """Return the first 8 and last 6 hex digits, as screens show an id. Copies, JSON and links carry the whole

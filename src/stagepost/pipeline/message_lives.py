@@ -18,12 +18,10 @@ from stagepost.pipeline.schemas import arrow_schema
 from stagepost.pipeline.steps.messages import LIVES_QUERY, Moment, at_moment, of_moment, show_state
 from stagepost.pipeline.steps.sql_engines import engine_for
 from stagepost.pipeline.tables.delta import Commit, DataFile
-from stagepost.pipeline.tables.look_up import queries, quoted_list, rows_of, touched
+from stagepost.pipeline.tables.look_up import ROWS_PER_FETCH, queries, quoted_list, rows_of, touched
 from stagepost.pipeline.tables.manifest import MESSAGES, RECEIPTS, STATE, Manifest, Reports, changed
 from stagepost.pipeline.tables.tables import ROWS_HERE_MAX, DayWriter, Tables
 from stagepost.remp.validator_sets import ValidatorSets
-
-FETCHED_ROWS = 100_000
 
 
 class _Lives(NamedTuple):
@@ -128,7 +126,7 @@ class MessageLives:
         with queries(self._tables.store, {"given": (RECEIPTS, [file.path for file in files])}) as connection:
             connection.register("held", held)
             connection.execute(_ONCE.format(columns=_first_of(schemas.RECEIPTS.fieldNames())))
-            for rows in connection.sql(_NEW).to_arrow_reader(FETCHED_ROWS):
+            for rows in connection.sql(_NEW).to_arrow_reader(ROWS_PER_FETCH):
                 if len(rows):
                     writer.take(pa.Table.from_batches([rows]))
             hints = connection.sql(_LESSER_HINTS).to_arrow_table()

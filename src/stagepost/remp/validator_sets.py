@@ -11,6 +11,7 @@ import msgspec
 from stagepost.errors import ConfigFaults, FileFault, StorageError
 from stagepost.ground.files.documents import DocumentPart, NotADocument, read_object
 from stagepost.ground.files.expected import Expected, optional, text, unfit, whole
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.ground.wire.tl import key_id
 from stagepost.remp.hex_text import HASH_DIGITS, SHARD_DIGITS, read_hash, read_shard
 from stagepost.remp.session_windows import Window, WindowIndex
@@ -25,7 +26,6 @@ SETS_FILE = "validator-sets.json"
 MESSAGE_TIMEOUT_MS = 240_000
 SETS_FILE_BYTES_MAX = 64 * 1024 * 1024
 VALIDATORS_MAX = 4_096
-INT64_MAX = (1 << 63) - 1
 UINT32_MAX = (1 << 32) - 1
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 

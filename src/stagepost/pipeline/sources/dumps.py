@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from stagepost.errors import StorageError
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.ground.wire.foreign_json import is_too_deep
 from stagepost.remp.hex_text import read_hash
 from stagepost.topics.topic import STATUSES
@@ -86,7 +87,6 @@ def records_of(piece: Piece) -> Iterator[Record]:
 
 
 INT32_MAX = (1 << 31) - 1
-INT64_MAX = (1 << 63) - 1
 
 
 class Record(NamedTuple):

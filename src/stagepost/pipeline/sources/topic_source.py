@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from stagepost.errors import ConfigError
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.pipeline.schemas import RAW, arrow_schema, batch_of
 from stagepost.pipeline.sources.checkpoint_fit import (
     FINISHED,
@@ -40,7 +41,7 @@ from stagepost.pipeline.sources.checkpoint_fit import (
     read_offsets,
     write_checkpoint,
 )
-from stagepost.pipeline.sources.dumps import INT64_MAX, Record, session_hint, whole
+from stagepost.pipeline.sources.dumps import Record, session_hint, whole
 from stagepost.pipeline.sources.topic_marks import offsets_of, require_same_topics, with_marks
 from stagepost.pipeline.sources.topic_places import TopicPlace, place_of, topics_of
 from stagepost.pipeline.sources.topic_ranges import Offsets, Range, at_most, tasks

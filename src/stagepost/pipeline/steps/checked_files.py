@@ -35,7 +35,7 @@ from stagepost.pipeline.steps.other_checks import OtherChecks
 from stagepost.pipeline.steps.partial_state import ROWS_MAX, PartialState
 from stagepost.pipeline.steps.record_checks import ROLES, Checked, RecordChecks
 from stagepost.pipeline.tables import manifest as tables
-from stagepost.pipeline.tables.delta import DataFile, DayFile, day_of
+from stagepost.pipeline.tables.delta import BYTES_PER_ROW_GROUP, DataFile, DayFile, day_of
 from stagepost.pipeline.tables.manifest import Batch
 from stagepost.pipeline.tables.store import TableStore
 from stagepost.remp.receipts.status import KINDS
@@ -43,8 +43,6 @@ from stagepost.remp.validator_sets import Role, ValidatorSets, parse_validator_s
 from stagepost.topics import topic as topics
 
 ROWS_PER_BATCH = 4_096
-BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
-"""Bytes that a task keeps in memory before it writes."""
 
 DAYS_OPEN_MAX = 32
 """Days, at most, whose files a task keeps open at a time; a dump of more days gets more files."""

@@ -17,9 +17,10 @@ from stagepost.dmq.mithril.body import decode_body
 from stagepost.dmq.mithril.observatory import Sighting, entity_names
 from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.errors import DecodeError, StagepostError
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.schemas import TABLES, arrow_schema, batch_of, with_day
-from stagepost.pipeline.steps.other_checks import INT64_MAX, PROFILE
+from stagepost.pipeline.steps.other_checks import PROFILE
 
 Rows = Iterable[tuple[Any, ...]]
 

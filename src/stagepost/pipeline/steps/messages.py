@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.pipeline.schemas import LIVES, MESSAGE_ROWS, STAGES, arrow_schema
 from stagepost.pipeline.steps.partial_state import FULL_NODES, OF_MESSAGES, PROOF, QUARANTINE, VALIDATORS
 from stagepost.pipeline.steps.sql_engines import Engine, Step
@@ -79,7 +80,6 @@ def is_included(kind: Kind) -> bool:
     return kind.status is Status.ACCEPTED and kind.level is Level.COLLATOR
 
 
-TIME_MS_MAX = (1 << 63) - 1
 _LISTS = ("queued_at", "rejected_by", "silent", "ends")
 """Columns of `messages` that are empty lists for a message without a session, or without a proof."""
 
@@ -98,7 +98,7 @@ class Moment(msgspec.Struct, frozen=True):
         """Return the time before which a message must have been first seen for its life to be over."""
         if self.as_of_ms is None:
             return 0
-        return min(max(self.as_of_ms - self.message_timeout_ms, 0), TIME_MS_MAX)
+        return min(max(self.as_of_ms - self.message_timeout_ms, 0), INT64_MAX)
 
 
 def _members(condition: str) -> str:

@@ -19,6 +19,7 @@ from stagepost.dmq.message import DmqMessage
 from stagepost.dmq.mithril.stake_parts import decode_stake_part
 from stagepost.dmq.validation import check_proof
 from stagepost.errors import DecodeError, ErrorCode, StagepostError
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.ground.wire.foreign_json import decode_foreign
 from stagepost.pipeline.steps.record_checks import NOT_CHECKED, Checked, hash_text, short_hash
 from stagepost.remp.hex_text import read_hash
@@ -27,7 +28,6 @@ from stagepost.topics import topic as topics
 OUTCOMES_REMEMBERED_MAX = 10_000
 """Outcomes in one task, at most: a message comes from many peers, and its signature is verified once."""
 
-INT64_MAX = (1 << 63) - 1
 PROFILE = "seed"
 """Name of the profile that reads every layout of a message."""
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from stagepost.errors import ErrorCode
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.pipeline.schemas import STAGES
 from stagepost.pipeline.steps.decoded_rows import dmq_rows, event_rows, signature_rows, stake_rows
-from stagepost.pipeline.steps.messages import TIME_MS_MAX, Moment, codes, is_queued, show_sessions
+from stagepost.pipeline.steps.messages import Moment, codes, is_queued, show_sessions
 from stagepost.pipeline.steps.mithril import write_epochs
 from stagepost.pipeline.steps.sql_engines import Engine, engine_for, percentiles
 from stagepost.pipeline.tables.delta import DAY_MS, DataFile, day_begin_ms
@@ -287,8 +288,8 @@ def _show_sets(engine: Engine, inputs: Inputs) -> None:
 def _alerts(moment: Moment) -> str:
     def later(column: str) -> str:
         """Return the moment at which the patience ends that began at `column`; null beyond all numbers."""
-        timeout_ms = min(moment.message_timeout_ms, TIME_MS_MAX)
-        return f"CASE WHEN {column} <= {TIME_MS_MAX - timeout_ms} THEN {column} + {timeout_ms} END"
+        timeout_ms = min(moment.message_timeout_ms, INT64_MAX)
+        return f"CASE WHEN {column} <= {INT64_MAX - timeout_ms} THEN {column} + {timeout_ms} END"
 
     return _ALERTS.format(
         over_ms=later("first_seen_ms"),

@@ -51,6 +51,9 @@ DICTIONARY_BYTES_MAX = 8 * 1024 * 1024
 ROWS_PER_GROUP_MAX = 50_000
 """Rows of a row group, at most: a look-up of one message reads one group, and not the whole file."""
 
+BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
+"""Bytes that a task keeps in memory before it writes."""
+
 ONE_ROW_PER_ID = "messages"
 ROWS_PER_ID = 4
 """Rows of a message, about and at least, in the tables that hold several: filters that the package writes are made for so many."""

@@ -28,6 +28,7 @@ import msgspec
 from stagepost.errors import ConfigError
 from stagepost.ground.crypto.hashing import parse_pool_id
 from stagepost.ground.files.durations import parse_moment
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.pipeline.tables.reader import Reader, quoted
 from stagepost.remp.receipts.status import KINDS
 from stagepost.remp.verdict.verdict import Conclusion
@@ -39,7 +40,7 @@ TEXT_CHARACTERS_MAX = 256
 KEY_DIGITS_MIN = 8
 NAMES_SHOWN = 4
 """Names of validators in an error, at most."""
-TIME_MS_MAX = (1 << 63) - 1
+TIME_MS_MAX = INT64_MAX
 
 MESSAGE_TIME = (
     "least(m.sent_ms, m.queued_ms, m.included_ms, m.accepted_ms, m.finalized_ms, m.rejected_ms, m.timeout_ms)"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.pipeline.tables.delta import DAY, held_files, held_ranges
 from stagepost.pipeline.tables.look_up import LateMessages, is_message_id, queries, rows_of
 from stagepost.pipeline.tables.manifest import RECORDS, STATE
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 TOUCHED_BY_SETS_MAX = 10_000
 """Messages, at most, that are checked again one by one; when a change touches more, all records are."""
 
-INT64_MAX = (1 << 63) - 1
 
 _RECORDS = """
     SELECT DISTINCT r.message_id FROM records r JOIN changed c ON r.source_id = c.source_id

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from stagepost.errors import StorageError
 from stagepost.pipeline.schemas import STORED, arrow_schema, small_table, with_day
 from stagepost.pipeline.tables.delta import (
+    BYTES_PER_ROW_GROUP,
     DAY,
     Commit,
     DataFile,
@@ -41,8 +42,6 @@ GENERATION = "stagepost"
 
 ROWS_HERE_MAX = 100_000
 """Rows, at most, that are brought to the driver to be written there; more are written by the workers."""
-
-BYTES_PER_ROW_GROUP = 32 * 1024 * 1024
 
 T = TypeVar("T")
 Point = Callable[[str], None]

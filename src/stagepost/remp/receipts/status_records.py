@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stagepost.errors import DecodeError, ErrorCode
+from stagepost.ground.identifiers import INT64_MAX
 from stagepost.ground.identifiers import STATUSES_TOPIC as STATUSES_TOPIC
 from stagepost.remp.hex_text import JsonFault, read_object
 from stagepost.remp.receipts.receipt import Counting, Quarantined, Receipt, check
@@ -17,8 +18,6 @@ from stagepost.remp.validator_sets import ValidatorSets
 
 LINE_BYTES_MAX = 1 << 20
 """Bytes of a line of a dump, at most: room for the largest receipt with every character escaped."""
-
-_INT64_MAX = (1 << 63) - 1
 
 
 class StatusRecord(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ def read_dump_line(line: bytes, position: str = "") -> StatusRecord:
         return StatusRecord(line, position=position)
     value, fault = _value(members, line)
     key, topic, arrived_ms = members.get("key"), members.get("topic"), members.get("timestamp_ms")
-    is_time = type(arrived_ms) is int and 0 <= arrived_ms <= _INT64_MAX
+    is_time = type(arrived_ms) is int and 0 <= arrived_ms <= INT64_MAX
     return StatusRecord(
         value,
         key if isinstance(key, str) else None,
