@@ -27,8 +27,8 @@ from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.history import TraceHash
 from stagepost.simulation.link import LinkSettings
+from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit
-from stagepost.simulation.traffic import SimulatedPools
 from stagepost.simulation.world import NODE_PORT, World
 
 BODY_BYTES = 900

@@ -18,7 +18,7 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.net.network import Network
 from stagepost.ground.net.srv_lookup import look_up_srv
 from stagepost.ground.signatures.verifier import InlineVerifier, valid_messages_memory
-from stagepost.simulation.traffic import SimulatedPools
+from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, local_address
 
 

@@ -24,9 +24,11 @@ from stagepost.dmq.profiles import DMQ_NODE, GOUROBOROS, SEED
 from stagepost.ground.crypto.bounded_cache import BoundedCache
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
+from stagepost.simulation.faults import fault_schedule
 from stagepost.simulation.history import History
-from stagepost.simulation.traffic import Shares, SimulatedPools, Traffic
-from stagepost.simulation.world import World, fault_schedule
+from stagepost.simulation.pools import SimulatedPools
+from stagepost.simulation.traffic import Shares, Traffic
+from stagepost.simulation.world import World
 from tests.simulation.dmq_worlds import a_world, close_the_run, converge
 
 NODES = 7

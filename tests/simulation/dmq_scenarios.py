@@ -19,10 +19,12 @@ from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import Patience, VirtualTimeStuck, run_in_virtual_time
 from stagepost.ground.net.network import TcpAddress
 from stagepost.simulation.checkers import LIVENESS, SAFETY, judge
+from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made
 from stagepost.simulation.hostile import PULLERS, SUPPLIERS, HostilePeer, Loot
-from stagepost.simulation.traffic import Shares, SimulatedPools, Traffic, a_flawed_message
-from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, FaultKind, World, fault_schedule
+from stagepost.simulation.pools import SimulatedPools, a_flawed_message
+from stagepost.simulation.traffic import Shares, Traffic
+from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World
 from tests.simulation.dmq_worlds import a_world, close_the_run, converge
 
 POOLS = 12

@@ -14,7 +14,7 @@ from stagepost.dmq.profiles import DMQ_NODE, SEED, Profile
 from stagepost.dmq.topology import AccessPoint, LocalRoot, Topology
 from stagepost.simulation.checkers import LIVENESS, judge
 from stagepost.simulation.link import LinkSettings
-from stagepost.simulation.traffic import SimulatedPools
+from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.world import NODE_PORT, World
 
 CONVERGE_WITHIN_S = 150.0

@@ -12,8 +12,8 @@ from stagepost.dmq.topology import AccessPoint
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.simulation.history import Made, SubmissionAnswer
 from stagepost.simulation.link import LinkSettings
+from stagepost.simulation.pools import SimulatedPools, a_body
 from stagepost.simulation.programs import submit
-from stagepost.simulation.traffic import SimulatedPools, a_body
 from stagepost.simulation.world import NODE_PORT, World
 
 SKEWS_S = (0.0, 1.0, -1.0, 5.0, -5.0, 30.0, -30.0, 3_600.0, -3_600.0)

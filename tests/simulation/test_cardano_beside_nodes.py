@@ -20,7 +20,8 @@ from stagepost.ground.loop.clock import Clock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.network import Network
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.simulation.traffic import SimulatedPool, SimulatedPools, Traffic
+from stagepost.simulation.pools import SimulatedPool, SimulatedPools
+from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NODE_PORT, World
 from tests.worlds.dmq.cardano_answers import LedgerState, Stakes
 from tests.worlds.dmq.cardano_node import STAKE, PretendCardanoNode

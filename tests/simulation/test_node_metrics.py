@@ -29,7 +29,8 @@ from stagepost.ground.statemachine.spec import Role
 from stagepost.ground.telemetry.status import EquivocationStatus
 from stagepost.simulation.history import Made
 from stagepost.simulation.hostile import SUPPLIERS, HostilePeer, Loot
-from stagepost.simulation.traffic import PAUPER, START_KES_PERIOD, SimulatedPools, Traffic, simulated_pool
+from stagepost.simulation.pools import PAUPER, START_KES_PERIOD, SimulatedPools, simulated_pool
+from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NETWORK_MAGIC, NODE_PORT, World
 
 POOLS = SimulatedPools(3)

@@ -21,7 +21,8 @@ from stagepost.errors import TransportError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.net.admission import AdmissionLimits
 from stagepost.ground.net.network import TcpAddress
-from stagepost.simulation.traffic import SimulatedPools, Traffic
+from stagepost.simulation.pools import SimulatedPools
+from stagepost.simulation.traffic import Traffic
 from stagepost.simulation.world import NODE_PORT, World
 
 POOLS = SimulatedPools(3)

@@ -26,7 +26,7 @@ from stagepost.errors import ErrorCode
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.signatures.verifier import InlineVerifier
-from stagepost.simulation.traffic import simulated_pool
+from stagepost.simulation.pools import simulated_pool
 from tests.worlds.dmq.pool_signers import NOW, KnownPools, Signer, decoded
 
 FREE = ValidationRules(message_gap_s=0)

@@ -22,10 +22,12 @@ from stagepost.ground.net.network import Listener, Network
 from stagepost.ground.net.version_data import VersionData
 from stagepost.ground.signatures.verifier import InlineVerifier
 from stagepost.simulation.checkers import SAFETY, judge
+from stagepost.simulation.faults import FaultKind, fault_schedule
 from stagepost.simulation.history import Made
+from stagepost.simulation.pools import SimulatedPools
 from stagepost.simulation.programs import submit
-from stagepost.simulation.traffic import Shares, SimulatedPools, Traffic
-from stagepost.simulation.world import NETWORK_MAGIC, FaultKind, World, fault_schedule, local_address
+from stagepost.simulation.traffic import Shares, Traffic
+from stagepost.simulation.world import NETWORK_MAGIC, World, local_address
 
 POOLS = SimulatedPools(3)
 
