@@ -9,7 +9,6 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery import (
     DeliveryError,
     DeliveryStatus,
@@ -22,6 +21,7 @@ from stagepost.delivery import (
 )
 from stagepost.delivery.effects import DeliveryEvent
 from stagepost.delivery.stores.inbox_stores import MemoryInbox, MemoryInboxDisk
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.loop.clock import LoopClock
 from stagepost.ground.loop.virtual_time import Patience, run_in_virtual_time

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rigs.memory_outbox import MemoryOutbox
 from stagepost.delivery import errors, outbox
 from stagepost.delivery.answers import Answers
 from stagepost.delivery.attempts import Attempts
@@ -23,6 +22,7 @@ from stagepost.delivery.shell.inbox_keeper import InboxKeeper
 from stagepost.delivery.shell.receiver import Handler, Receiver
 from stagepost.delivery.status import AckType, DeliveryResult, DeliveryStatus
 from stagepost.delivery.stores.inbox_stores import MemoryInbox
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox
 from stagepost.delivery.transport import Incoming, SendFailed
 from tests.simulation import delivery_worlds
 from tests.simulation.delivery_worlds import SCENARIOS, faults_found, run_delivery

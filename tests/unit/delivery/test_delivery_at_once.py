@@ -9,7 +9,6 @@ from random import Random
 import cbor2
 import pytest
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery import (
     DeliveryStatus,
     ErrAckTimeout,
@@ -26,6 +25,7 @@ from stagepost.delivery.identity import HEADS_KEPT, delivery_id
 from stagepost.delivery.publisher import PublisherCore
 from stagepost.delivery.shell.receiver import HANDLED_IN_A_ROW_MAX
 from stagepost.delivery.status import AckType, Tier
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transport import Incoming, IncomingAcks, Outgoing, Published
 from stagepost.delivery.transports.memory import MemoryTransport
 from tests.worlds.delivery.delivery_world import (

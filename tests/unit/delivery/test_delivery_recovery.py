@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery import (
     ErrAckTimeout,
     ErrClosed,
@@ -19,6 +18,7 @@ from stagepost.delivery import (
     ReliablePublisher,
     ReliablePublisherConfig,
 )
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.errors import StagepostError
 from tests.worlds.delivery.delivery_world import (

@@ -8,7 +8,6 @@ import asyncio
 
 import pytest
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.chain.messages import CanonicalMessage, MessageDraft, stamped_draft
 from stagepost.delivery import ErrAckTimeout, MemoryNetwork, ReliablePublisher, ReliablePublisherConfig
 from stagepost.delivery.answers import RECEIPT_AHEAD_MAX_MS
@@ -20,6 +19,7 @@ from stagepost.delivery.receiver import ACCEPTED, ANSWER, DROP, RUN, ReceiverCor
 from stagepost.delivery.shell.receiver import Receiver
 from stagepost.delivery.shell.sender import Sender
 from stagepost.delivery.status import AckType
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.transport import Incoming
 from stagepost.delivery.transports.memory import MemoryTransport
 from stagepost.ground.identifiers import MESSAGES_TOPIC

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.stores.outbox import OutboxTotals
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk
 from stagepost.errors import ErrorCode, StagepostError, StorageError
 from stagepost.ground.loop.virtual_time import run_in_virtual_time
 from stagepost.ground.storage.group_writer import RETRY_S, SOON_S, SYNC_EVERY_S

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rigs.memory_outbox import MemoryOutbox, MemoryOutboxDisk
 from stagepost.delivery.status import DeliveryStatus, Tier
 from stagepost.delivery.stores.outbox import (
     DEAD_LETTERS_MAX,
@@ -26,7 +25,7 @@ from stagepost.delivery.stores.outbox import (
     OutboxTotals,
 )
 from stagepost.delivery.stores.outbox_rules import COUNTER_JUMP, OutboxLimits
-from stagepost.delivery.stores.outbox_stores import OutboxRows, SqliteOutbox
+from stagepost.delivery.stores.outbox_stores import MemoryOutbox, MemoryOutboxDisk, OutboxRows, SqliteOutbox
 from stagepost.errors import StorageError
 from tests.worlds.delivery.outbox_records import CREATED_MS, a_dead, a_record, acked, sent
 
