@@ -62,6 +62,11 @@ from stagepost.validator.validator import RempValidator
 log = logging.getLogger(__name__)
 
 SESSIONS_FOLDER = "sessions"
+CHAIN_KEPT_MS = 86_400_000
+"""Milliseconds for which a validator keeps ended blocks, at least: a full node, or another validator, that was away for so long
+follows the chain again although no other full node is there.
+"""
+
 PLAN_EVERY_S = 0.5
 PLAN_AHEAD_MS = 500
 """Milliseconds from the proposal of a split or merge to its moment."""
@@ -113,7 +118,9 @@ class RunningValidator:
         )
         # The note comes before the stores: a kill between them must not leave a folder that seems to remember everything.
         memory = open_memory(data, lambda: int(end.clock.unix_s() * 1_000), is_new=is_new)
-        chain_store = open_chain_store(data / CHAIN_FOLDER, genesis)
+        chain_store = open_chain_store(
+            data / CHAIN_FOLDER, genesis, has_archive=True, archive_keep_ms=CHAIN_KEPT_MS, makes_proofs=False
+        )
         session_store = open_session_store(data / SESSIONS_FOLDER)
         self._chain_store, self._session_store = chain_store, session_store
         chain_store.on_error = session_store.on_error = _report_disk

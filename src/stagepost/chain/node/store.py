@@ -149,7 +149,8 @@ STORE_FILE = "chain.sqlite"
 class ChainStore:
     """A `History`. `damage` has one sentence for each thing that was wrong when it was opened: then some of what we said
     may be missing. `keeps_all`: a snapshot replaces nothing, and the chain can be replayed from its genesis. `archive`:
-    blocks that a snapshot stands for go there; the store neither holds nor loads them any more."""
+    blocks that a snapshot stands for go there; the store neither holds nor loads them any more. `makes_proofs`: they go only
+    with a snapshot that has a checkpoint."""
 
     def __init__(
         self,
@@ -160,11 +161,13 @@ class ChainStore:
         *,
         keeps_all: bool = False,
         archive: BlockArchive | None = None,
+        makes_proofs: bool = True,
     ) -> None:
         _require_same(held, genesis)
         self.damage = tuple(damage) + (archive.damage if archive is not None else ())
         self.keeps_all = keeps_all
         self._archive = archive
+        self._makes_proofs = makes_proofs
         self._archive_fault: StorageError | None = None
         self.on_error: Callable[[StorageError], None] | None = None
         self._writer = GroupWriter(backend, ChainBook, on_error=self._report)
@@ -341,7 +344,7 @@ class ChainStore:
 
     def _covered_by(self, snapshot: Snapshot) -> list[int]:
         """Whole sessions that had ended before it, but for the blocks that prove its states."""
-        if self.keeps_all or (self._archive is not None and not snapshot.checkpoint):
+        if self.keeps_all or (self._archive is not None and self._makes_proofs and not snapshot.checkpoint):
             return []  # without a checkpoint, proofs of the next life begin at the first block
         order = next((number for number, one in self._ids.items() if one == snapshot.block_id), 0)
         at_work = sessions_in(snapshot)
@@ -382,6 +385,7 @@ def open_chain_store(
     keeps_all: bool = False,
     has_archive: bool = False,
     archive_keep_ms: int | None = None,
+    makes_proofs: bool = True,
     connect: Connect = connect,
 ) -> ChainStore:
     """`LockConflict` if another process has the folder, `StorageError` if it cannot be used."""
@@ -389,7 +393,12 @@ def open_chain_store(
     try:
         archive = BlockArchive(folder, keep_ms=archive_keep_ms, connect=connect) if has_archive else None
         backend = FileBackend(file, "chain", lock.release, rests=True)
-        return ChainStore(file.held, file.damage, backend, genesis, keeps_all=keeps_all, archive=archive)
+        return ChainStore(
+            *(file.held, file.damage, backend, genesis),
+            keeps_all=keeps_all,
+            archive=archive,
+            makes_proofs=makes_proofs,
+        )
     except BaseException:
         file.close()
         lock.release()

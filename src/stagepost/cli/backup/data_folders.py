@@ -119,7 +119,7 @@ INBOX = DataFolderKind("inbox", INBOX_FILE, (_store(INBOX_FILE, inbox_rules.TABL
 VALIDATOR = DataFolderKind(
     "validator",
     _SESSIONS.path,
-    (_CHAIN, _SESSIONS),
+    (_CHAIN, _ARCHIVE, _SESSIONS),
     (rf"{APPROVED_FOLDER}/[0-9a-f]+\.json", re.escape(OWNER_FILE), *_AUDIT),
 )
 FULL_NODE = DataFolderKind(

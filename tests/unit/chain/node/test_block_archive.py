@@ -233,6 +233,22 @@ def test_a_store_without_a_checkpoint_lets_go_of_nothing(tmp_path: Path) -> None
     assert rows(tmp_path) == 0
 
 
+def test_a_store_of_a_node_that_makes_no_proofs_archives_without_a_checkpoint(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = open_chain_store(tmp_path, GENESIS, has_archive=True, makes_proofs=False)
+        chain = ArchivedChain(store)
+        chain._keeper = SnapshotKeeper(store)
+        store.begin()
+        await chain.grow(ROUNDS)
+        await until(lambda: len(list(store.blocks())) < ROUNDS, "the archive has taken the old blocks")
+        old = chain.everything[0].session_id
+        assert not store.of_session(old)
+        assert await store.read_archive(old, 0, BLOCKS_MAX, 1 << 20)
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_blocks_go_from_the_archive_after_the_time_that_they_are_kept(tmp_path: Path) -> None:
     kept_for_ever = grown(tmp_path / "all")
     short = grown(tmp_path / "short", keep_ms=10_000)
