@@ -27,11 +27,6 @@ ADVICE = "put back a backup of the data folder, or start with an empty one"
 AHEAD_MS_MAX = 5_000
 """Milliseconds that a session may begin ahead of our clock. A clock that is further behind cannot tell what is new."""
 
-UNSURE_MS = 10_000
-"""Milliseconds from the end of the gap to the date of a session that is surely new, at least: our clock may be 5 s behind, and
-the block that began the session dated 5 s ahead.
-"""
-
 STEP_MS = 250
 """Milliseconds by which two readings of the clocks may differ without a step."""
 
@@ -69,7 +64,7 @@ class OwnMemory:
         note = self._dated_by_the_present_clock()
         if note is None or (spoken_as or session.session_id).hex() in note.sessions:
             return StartAnswers.QUORUM
-        if note.complete_since_ms + UNSURE_MS < session.from_ms <= self._now_ms() + AHEAD_MS_MAX:
+        if note.complete_since_ms < session.from_ms <= self._now_ms() + AHEAD_MS_MAX:
             return StartAnswers.QUORUM
         # With the genesis everybody begins from nothing, which is no gap.
         is_founding = not session.started_by and not note.restored
