@@ -20,7 +20,8 @@ def lost_messages(world: PrimesWorld, sums: Iterable[Sum], final: Collection[byt
     a further full node sends while it lives does not live longer, and a validator counts a life by its own chain.
     """
     bodies = {(one.account, one.up_to) for one in sums if one.message_id in final}
-    found: list[str] = []
+    sums = list(sums)
+    found: dict[Sum, str] = {}
     for one in sums:
         if (one.account, one.up_to) in bodies or is_refused_by_all(world, one.message_id):
             continue
@@ -34,11 +35,13 @@ def lost_messages(world: PrimesWorld, sums: Iterable[Sum], final: Collection[byt
             if taken is not None:
                 taken = first if since < first + LIFE_IN_CATCHAINS else since
             if taken is not None and closed is not None and closed < taken + LIFE_IN_CATCHAINS:
-                found.append(
+                found[one] = (
                     f"message {one.message_id.hex()[:8]}, taken under catchain {taken}, is not in the chain and was "
                     f"closed under {closed}: {house.kinds[one.message_id]}"
                 )
-    return found
+    # A message that gave way to one with its body ends as that one does, although its block may be dropped.
+    in_time = {(one.account, one.up_to) for one in sums if one not in found}
+    return [text for one, text in found.items() if (one.account, one.up_to) not in in_time]
 
 
 def _began_at(house: FullHouse, message_id: bytes) -> int:
