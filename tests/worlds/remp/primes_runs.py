@@ -462,7 +462,8 @@ class _Run:
         for house in self.world.validators:
             if house.validator is not None:
                 house.validator.chain.plans[:] = [Plan(kind, WHOLE, at_ms)]
-        self.world.at(3.0, self._count_shards)
+        for seconds in (3.0, 8.0):
+            self.world.at(seconds, self._count_shards)
 
     def _change(self) -> None:
         """Have all validators want longer windows, also those that start meanwhile, until a key block says them."""
