@@ -166,6 +166,7 @@ class NetworkMembers:
                 one.session_id.hex(),
                 tuple(self.name_of(key) for key in one.public_keys),
                 quorum(len(one.public_keys)),
+                one.ends_ms,
             )
             for one in sessions
         )

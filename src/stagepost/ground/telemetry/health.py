@@ -34,7 +34,8 @@ OLDEST_WARNING_S = 300.0
 OLDEST_CRITICAL_S = 3_600.0
 EVICTIONS_LOOKED_BACK_S = 3_600.0
 STALLED_AFTER_S = 30.0
-"""Seconds without a final block, while a message has waited for as long, after which the chain counts as stalled."""
+"""Seconds without a final block, while a message or the end of a session has waited for as long, after which the chain counts
+as stalled."""
 CLOCK_BEHIND_WARNING_S = 5.0
 """Seconds that the last final block may be dated ahead of this machine's clock."""
 DISK_FREE_WARNING_BYTES = 1 << 30
@@ -350,14 +351,20 @@ def _chain(network: NetworkStatus, now_s: float) -> Finding:
     text = f"master block {network.height} final {format_duration(final_s)} ago"
     if network.halted is not None:
         return Finding(Severity.CRITICAL, "chain", f"{text}; this validator votes no more: {network.halted}")
-    if network.oldest_open_ms is None:
+    if final_s < STALLED_AFTER_S:
         return Finding(Severity.OK, "chain", text)
-    waits_s = max(0.0, now_s - network.oldest_open_ms / 1_000)
-    if min(waits_s, final_s) >= STALLED_AFTER_S:
+    waits_s = 0.0 if network.oldest_open_ms is None else now_s - network.oldest_open_ms / 1_000
+    if waits_s >= STALLED_AFTER_S:
         waiting = (
             f"{_counted(network.open, 'message')} without an end, the oldest for {format_duration(waits_s)}"
         )
         return Finding(Severity.CRITICAL, "chain", f"{text}; stalled: {waiting}")
+    # An idle chain makes the block that ends a session, too: where it is missing, nothing would be final.
+    ends_ms = min((one.ends_ms for one in network.sessions if one.ends_ms), default=None)
+    over_s = 0.0 if ends_ms is None else now_s - ends_ms / 1_000
+    if over_s >= STALLED_AFTER_S:
+        missing = f"a session was over {format_duration(over_s)} ago, and no block that ends it has come"
+        return Finding(Severity.CRITICAL, "chain", f"{text}; stalled: {missing}")
     return Finding(Severity.OK, "chain", text)
 
 

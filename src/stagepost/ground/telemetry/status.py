@@ -128,12 +128,14 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class SessionStatus(msgspec.Struct, frozen=True):
-    """Session at work: `members` by name; `needed` of them decide."""
+    """Session at work: `members` by name; `needed` of them decide. `ends_ms`: when another one is to follow, 0 if that is not
+    told."""
 
     shard: str
     session: str
     members: tuple[str, ...]
     needed: int
+    ends_ms: int = 0
 
 
 class NetworkStatus(msgspec.Struct, frozen=True):

@@ -111,6 +111,30 @@ def test_a_chain_is_stalled_only_while_a_message_waits(
     assert finding(found, "chain").level is level
 
 
+@pytest.mark.parametrize(
+    ("over_s", "final_s", "level"),
+    [
+        (STALLED_AFTER_S, STALLED_AFTER_S, Severity.CRITICAL),
+        (STALLED_AFTER_S - 1, STALLED_AFTER_S, Severity.OK),
+        (STALLED_AFTER_S, STALLED_AFTER_S - 1, Severity.OK),
+        (-600.0, 3_600.0, Severity.OK),
+        (None, 86_400.0, Severity.OK),
+    ],
+)
+def test_a_chain_on_which_a_session_outlives_its_end_is_stalled_though_nobody_waits(
+    over_s: float | None, final_s: float, level: Severity
+) -> None:
+    ends_ms = 0 if over_s is None else NOW_MS - int(over_s * 1_000)
+    sessions = (
+        SessionStatus("masterchain", "aa", NAMES, 3, 0 if over_s is None else NOW_MS + 1_000_000),
+        SessionStatus("0:80", "bb", NAMES, 3, ends_ms),
+    )
+    page = network(sessions=sessions, last_final_ms=NOW_MS - int(final_s * 1_000))
+    found = finding(report(page), "chain")
+    assert found.level is level
+    assert ("no block that ends it has come" in found.text) == (level is Severity.CRITICAL)
+
+
 def test_halted_blamed_and_late_clock_are_told() -> None:
     late = NOW_MS + 6_000
     found = report(

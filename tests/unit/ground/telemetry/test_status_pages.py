@@ -29,7 +29,7 @@ NAMES = {
     pages.ValidatorPage: "kind version uptime_s full_nodes_linked master_block shards sessions listening messages "
     "refused parts network disk full_nodes in_set",
     pages.MemberStatus: "name address key_id linked silent_since_ms",
-    pages.SessionStatus: "shard session members needed",
+    pages.SessionStatus: "shard session members needed ends_ms",
     pages.NetworkStatus: "members sessions height last_final_ms open oldest_open_ms blamed halted",
     pages.DiskStatus: "fault free_bytes unread",
     pages.QueuedMessage: "index message_id shard status received_ms",
