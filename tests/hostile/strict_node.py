@@ -7,12 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from stagepost.dmq.conform.attacker import KEEP_ALIVE, OTHER_SIDE, PEER_SHARING, Attacker, NodeTarget
+from stagepost.dmq.conform.attacker import (
+    KEEP_ALIVE,
+    LOCAL_SUBMISSION,
+    OTHER_SIDE,
+    PEER_SHARING,
+    Attacker,
+    NodeTarget,
+)
 from stagepost.dmq.conform.cbor_bytes import array, endless, uint
-from stagepost.dmq.conform.forged_messages import Forger, message
-from stagepost.dmq.conform.honest_program import submit
+from stagepost.dmq.conform.forged_messages import ForgedMessage, Forger, message
 from stagepost.dmq.conform.rows_messages import OTHER
 from tests.hostile.victim import Victim, write_stakes
 from tests.worlds.dmq.node_processes import ending
@@ -89,6 +95,17 @@ class Guests:
     async def leave(self) -> None:
         for guest in self._all:
             await guest.leave()
+
+
+async def submit(target: NodeTarget, sent: ForgedMessage) -> Any:
+    """Return the first answer to a submission, also where it says that the message came too soon."""
+    program = await Attacker.local(target)
+    try:
+        await program.shake_hands_locally()
+        await program.say(LOCAL_SUBMISSION, array(uint(0), sent.raw))
+        return await program.hear(LOCAL_SUBMISSION | OTHER_SIDE)
+    finally:
+        await program.leave()
 
 
 async def is_served(attacker: Attacker) -> bool:

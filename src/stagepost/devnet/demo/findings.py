@@ -120,6 +120,7 @@ OURS = frozenset(
     [
         "audit.jsonl",
         "chain",
+        "challenges.jsonl",
         "complaints.jsonl",
         "dmq-1",
         "dmq-2",

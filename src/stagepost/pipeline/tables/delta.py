@@ -302,7 +302,7 @@ class LakeTable:
         refusal: CommitFailedError | None = None
         with refused_as_storage_error(self.store.of(self.name)):
             try:
-                work(table, _of_commit(transactions, account, token))
+                work(table, of_commit(transactions, account, token))
             except CommitFailedError as error:
                 refusal = error
             table.update_incremental()
@@ -452,7 +452,7 @@ def _held(actions: pa.Table) -> Iterator[Held]:
     return (Held(path, str(day), size, rows or 0) for path, day, size, rows in rows)
 
 
-def _of_commit(
+def of_commit(
     transactions: Mapping[str, int], account: Mapping[str, Any] | None, token: str
 ) -> dict[str, Any]:
     """Return the arguments of a commit that is refused if anybody has committed in between, and that removes no log entry."""

@@ -9,10 +9,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from stagepost.errors import ConfigError, StorageError
-from stagepost.pipeline.tables.delta import Commit, LakeTable, refused_as_storage_error
+from stagepost.pipeline.tables.delta import DAY, LakeTable, of_commit, refused_as_storage_error
 from stagepost.pipeline.tables.store import TableStore
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 PROBE = "_probe-"
 """Beginning of the name of a table that is made for the probe and removed after it."""
@@ -67,8 +71,15 @@ def require_safe_commits(store: TableStore) -> None:
         with ThreadPoolExecutor(PROBE_WRITERS) as pool:
             for number in range(PROBE_ROUNDS):
                 with refused_as_storage_error(store.of(name)):
-                    writers = [LakeTable(store, name, schema) for _ in range(PROBE_WRITERS)]
-                if sum(pool.map(lambda writer, number=number: _is_taken(writer, number), writers)) > 1:
+                    tables = [LakeTable(store, name, schema).require() for _ in range(PROBE_WRITERS)]
+                if (
+                    sum(
+                        pool.map(
+                            lambda table, number=number: _is_taken(store.of(name), table, number), tables
+                        )
+                    )
+                    > 1
+                ):
                     raise ConfigError(
                         f"the server of {store.address} took two commits of one version: it ignores the condition "
                         "`If-None-Match: *` of a put, so two writers would lose each other's rows",
@@ -82,9 +93,13 @@ def require_safe_commits(store: TableStore) -> None:
                     files.delete_file(info.path)
 
 
-def _is_taken(writer: LakeTable, number: int) -> bool:
+def _is_taken(place: str, table: DeltaTable, number: int) -> bool:
+    """Return whether the storage takes a commit. `LakeTable` would look who has written the version, and refuse to all but one."""
     try:
-        writer.commit(Commit(transactions={PROBE: number}))
+        with refused_as_storage_error(place):
+            table.create_write_transaction(
+                [], "append", table.schema(), partition_by=[DAY], **of_commit({PROBE: number}, None, PROBE)
+            )
     except StorageError:
         return False
     return True
