@@ -130,6 +130,9 @@ def test_tables_beside_a_devnet_are_those_of_a_plain_recomputation_live_resumed_
 
     options = ("--data", str(data), "--validator-sets", str(sets), "--out", str(out), "--master", "local[1]")
     with pipeline_run(tmp_path, *options, "--every", "1s", "--metrics-port", "0", "--json") as running:
+        # The stream is there before the network, and finds its genesis later.
+        wait_for(lambda: "metrics at" in log.read_text(), running, log)
+        assert not (data / GENESIS_FILE).exists()
         asyncio.run(play(data, MESSAGES, run_seed))
         end = open_topic(data, STATUSES).reader().end_offset(0)
         proofs = open_topic(data, PROOFS).reader().end_offset(0)

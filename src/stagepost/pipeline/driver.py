@@ -117,8 +117,10 @@ class Driver:
                 advice="leave --genesis out, or choose another --out for the other network",
             )
         found = known if genesis is None else genesis
-        self._genesis_digest = None if found is None else keep_genesis(tables.store, found)
-        self._proofs = None if found is None else ProofStep(spark, tables, found)
+        self._genesis_digest: str | None = None
+        self._proofs: ProofStep | None = None
+        if found is not None:
+            self.use_genesis(found)
         if manifest.reports is not None and any(one not in manifest.versions for one in REPORTS):
             # Tables of a release that had fewer reports: the new ones are made of all days.
             days = {one.day for one in tables.table(RECORDS).held()}
@@ -131,6 +133,15 @@ class Driver:
         self.sets: ValidatorSets = parse_validator_sets(content, name)
         self._sets_file = content
         self._sets_digest = keep_sets(self.tables.store, content)
+
+    @property
+    def has_genesis(self) -> bool:
+        return self._proofs is not None
+
+    def use_genesis(self, genesis: bytes) -> None:
+        """Check proofs by this genesis from the next batch or refresh on, also those that came before."""
+        self._proofs = ProofStep(self.spark, self.tables, genesis)
+        self._genesis_digest = keep_genesis(self.tables.store, genesis)
 
     # Taking records in
 

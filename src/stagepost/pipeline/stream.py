@@ -42,8 +42,9 @@ from stagepost.topics.topic import KNOWN
 
 
 class StreamOptions(NamedTuple):
-    """`source` None: the topics of the folder `data`. `keep_ms` None: every day is kept. `genesis` None: that of the tables. `out` is a folder, or an address of
-    object storage, beside which no checkpoint can lie: there the stream goes on from the last commit.
+    """`source` None: the topics of the folder `data`. `keep_ms` None: every day is kept. `find_genesis` returns the genesis of the
+    network, or None while there is none; the tables keep the first one. `out` is a folder, or an address of object storage,
+    beside which no checkpoint can lie: there the stream goes on from the last commit.
     """
 
     data: Path | None
@@ -55,7 +56,7 @@ class StreamOptions(NamedTuple):
     message_timeout_ms: int | None = None
     source: RecordSource | None = None
     keep_ms: int | None = None
-    genesis: bytes | None = None
+    find_genesis: Callable[[], bytes | None] = lambda: None
 
     def records(self) -> RecordSource:
         if self.source is not None:
@@ -124,7 +125,7 @@ class Following:
         self._tables = tables
         self._sets = SetsSource(options.sets_path)
         self._sets_file = self._sets.content()
-        self._driver = Driver(spark, tables, self._sets_file, genesis=options.genesis)
+        self._driver = Driver(spark, tables, self._sets_file, genesis=options.find_genesis())
         self._upkeep = Upkeep(self._driver)
         self.is_told = threading.Event()
         self._turn = threading.Lock()
@@ -145,7 +146,7 @@ class Following:
         with self._turn:
             if self.is_told.is_set():
                 raise StreamIsOver
-            self._look_at_sets()
+            self._look_at_files()
             # A run that takes what is there evaluates once, at its end.
             what = Evaluated.NOTHING if self._options.is_once else Evaluated.MESSAGES
             name = OfStream(STREAM, number, planned_text(self._checkpoint, number))
@@ -206,7 +207,7 @@ class Following:
         """Move the tables to the present moment, when no batch has done so for a while and none is about to."""
         if time.monotonic() - self._evaluated_at >= IDLE_REFRESH_S and self._turn.acquire(blocking=False):
             try:
-                self._look_at_sets()
+                self._look_at_files()
                 self._driver.refresh(self._moment(Evaluated.MESSAGES))
                 self._tidy()
                 self._evaluated_at = time.monotonic()
@@ -232,7 +233,17 @@ class Following:
         now_ms = None if self._options.is_once else int(self._now() * 1_000)
         return Evaluation(now_ms, self._options.message_timeout_ms, what)
 
-    def _look_at_sets(self) -> None:
+    def _look_at_files(self) -> None:
+        """Follow the sets file, and a genesis that was not there when the stream began."""
+        try:
+            genesis = None if self._driver.has_genesis else self._options.find_genesis()
+            if genesis is not None:
+                self._driver.use_genesis(genesis)
+                self._say(
+                    "the genesis of the network is there: proofs are checked, also those that came before"
+                )
+        except StorageError as error:
+            self._say(f"no proof is checked: {error.text}")
         try:
             content = self._sets.content()
             if content != self._sets_file:

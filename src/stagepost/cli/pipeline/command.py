@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,12 +248,13 @@ def run(
     refuse_missing_packages()
     require_own_place(out)
     _read_sets(sets_path)
-    genesis = _read_genesis(genesis_path, where["data"])
+    find_genesis = partial(_read_genesis, genesis_path, where["data"])
+    find_genesis()  # a wrong file is refused now
     from stagepost.pipeline.stream import StreamOptions
 
     keep_ms = keep_ms_from(keep_s, where["kafka_config"])
     options = StreamOptions(
-        None, sets_path, out, once, every_s, max_rows, timeout_ms, source, keep_ms, genesis
+        None, sets_path, out, once, every_s, max_rows, timeout_ms, source, keep_ms, find_genesis
     )
     settings = before_spark(source, where, sets_path, out)
     progress = PipelineProgress()
