@@ -177,8 +177,8 @@ def test_a_proof_whose_parts_stand_in_another_order_is_found_all_the_same(tmp_pa
         keeper.expect(message.parsed)
         chain.carry_out(message)
         await keeper.close()
-        (batch,) = chain.topic.reader().batches(0, 0)
-        turned = [Record(one.key, one.value) for one in reversed([*batch])]
+        parts = [one for batch in chain.topic.reader().batches(0, 0) for one in batch]
+        turned = [Record(one.key, one.value) for one in reversed(parts)]
         other.mkdir()
         writer = create_topic(other, PROOFS_TOPIC).writer()
         await writer.append([Record(b"not hexadecimal", b"x"), *turned, Record(turned[0].key, b"no part")])
